@@ -7,7 +7,7 @@
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
 //          [--free-slots-high 0.1] [--weights-dtype auto|fp8|int4] [--kv-dtype bf16|int8]
-//          [--index-dtype auto|int8|bf16] [--retrieval 0.018] [--temperature 0]
+//          [--index-dtype auto|coded|int8|bf16] [--retrieval 0.018] [--temperature 0]
 //          [--schema FILE --tokenizer FOLDER]
 // Prints one JSON object. --reuse: which model's recorded steps the queries repeat
 // (recorded_reuse.h); with --overlap they repeat none (SyntheticShape). --cache-share:
@@ -96,7 +96,7 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--kv-dtype", settings.kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--index-dtype", settings.index_dtype)
-      ->check(CLI::IsMember({"auto", "int8", "bf16"}));
+      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16"}));
   app.add_option("--retrieval", settings.retrieval, "Share of the clusters")
       ->check(CLI::Range(0.001, 0.2));
   app.add_option("--temperature", settings.temperature)->check(CLI::Range(0.0, 100.0));

@@ -143,7 +143,11 @@ std::vector<Row> RowsOf(const Settings& settings) {
                                   {kInt8Kv, PolicyKind::kWave, few},
                                   {kInt8Kv, PolicyKind::kWave, Standard(kInt8Kv)},
                                   {kInt8Kv, PolicyKind::kWave, High(kBf16Int8Kv)},
-                                  {kInt8Kv, PolicyKind::kWave, High(kInt8Kv)}};
+                                  {kInt8Kv, PolicyKind::kWave, High(kInt8Kv)},
+                                  {kBf16CodedKv, PolicyKind::kWave, Standard(kBf16CodedKv)},
+                                  {kBf16CodedKv, PolicyKind::kWave, High(kBf16CodedKv)},
+                                  {kInt8CodedKv, PolicyKind::kWave, Standard(kInt8CodedKv)},
+                                  {kInt8CodedKv, PolicyKind::kWave, High(kInt8CodedKv)}};
   if (!settings.max_unseen_mass.empty()) {
     std::vector<Row> limited(of_kv.begin(), of_kv.begin() + 3);
     for (const double limit : settings.max_unseen_mass) {
@@ -178,6 +182,8 @@ int Run(const Settings& settings) {
     if (row.policy == PolicyKind::kWave) {
       options.wave_index.radius_weight = row.retrieval.radius_weight;
       options.wave_index.min_retrieved = row.retrieval.min_retrieved;
+      options.wave_index.candidate_ratio = row.retrieval.candidate_ratio;
+      options.wave_index.min_candidates = row.retrieval.min_candidates;
     }
     InProcessWorker worker(options);
     const auto documents = ReadDocuments(settings, worker.tokenizer());

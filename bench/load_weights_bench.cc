@@ -269,10 +269,10 @@ class LoadBench {
     const auto expected = ModelFingerprint(config_, checkpoint, {.num_threads = settings_.threads});
     if (Must(hasher.Finish(config_)) != Must(expected)) Fail("the fingerprint is not right");
     const HostTensor& embedding = checkpoint.tensors().at("model.embed_tokens.weight");
-    std::vector<std::byte> loaded(embedding.bytes.size());
+    std::vector<std::byte> loaded(embedding.stored.size());
     Must(backend_.device->Download(*backend_.stream, weights.embedding_buffer.bytes(), loaded));
     Must(backend_.stream->Synchronize());
-    if (!std::equal(loaded.begin(), loaded.end(), embedding.bytes.begin())) {
+    if (!std::equal(loaded.begin(), loaded.end(), embedding.stored.begin())) {
       Fail("the embedding is not what its file holds");
     }
   }

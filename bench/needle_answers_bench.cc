@@ -3,7 +3,7 @@
 //   python3 -m tools.needle.generate --task multi_key --length 16384 --count 8 > questions.jsonl
 //   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [OPTIONS]
 //
-//   --kv-dtype bf16|int8   --index-dtype auto|bf16|int8   --quality standard|high
+//   --kv-dtype bf16|int8   --index-dtype auto|bf16|int8|coded   --quality standard|high
 //   --weights-dtype auto|fp8|int4   --activations-dtype bf16|fp8
 //   --policy full wave wave-all   --rounds 2
 //
@@ -124,7 +124,8 @@ int Main(int argc, char** argv) {
   app.add_option("model", model_folder)->required();
   app.add_option("questions", questions_file)->required();
   app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
-  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"auto", "bf16", "int8"}));
+  app.add_option("--index-dtype", index_dtype)
+      ->check(CLI::IsMember({"auto", "bf16", "int8", "coded"}));
   app.add_option("--quality", quality)->check(CLI::IsMember({"standard", "high"}));
   app.add_option("--weights-dtype", weights_dtype)->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--activations-dtype", activations_dtype)->check(CLI::IsMember({"bf16", "fp8"}));
@@ -139,6 +140,8 @@ int Main(int argc, char** argv) {
   options.kv_format = bench::Must(KvFormatNamed(kv_dtype, index_dtype));
   const RetrievalShare share = RetrievalFor(*RetrievalQualityNamed(quality), options.kv_format);
   options.wave_index.min_retrieved = share.min_retrieved;
+  options.wave_index.candidate_ratio = share.candidate_ratio;
+  options.wave_index.min_candidates = share.min_candidates;
   options.wave_index.radius_weight = share.radius_weight;
   options.weights = bench::Must(KeptWeightsNamed(
       weights_dtype, bench::Must(LoadModelConfig(model_folder)), activations_dtype));

@@ -3,7 +3,7 @@
 // query and 2 KV heads of 128, bf16 KV, 131,072 tokens. Keys are clustered (topics that last for a
 // while), queries drift from step to step.
 //
-//   wave_attention_bench [--kv-dtype bf16|int8] [--index-dtype bf16|int8|auto]
+//   wave_attention_bench [--kv-dtype bf16|int8] [--index-dtype bf16|int8|coded|auto]
 //
 // As a worker does with such an index by default: how much is retrieved, and how much of the radius
 // counts.
@@ -39,6 +39,7 @@ constexpr uint32_t kLayers = 4;
 constexpr uint32_t kKvHeads = 2;
 constexpr int32_t kQueryHeads = 8;
 constexpr size_t kDim = 128;
+const AttentionForm kForm{.scale = 1.0f / std::sqrt(static_cast<float>(kDim))};
 constexpr int64_t kCols = int64_t{kQueryHeads} * kDim;
 constexpr size_t kTopics = 512;
 constexpr uint32_t kSlots = 60'000;
@@ -112,7 +113,10 @@ class Context {
 
   int64_t tokens() const { return tokens_; }
   SelectionRatios ratios() const {
-    return {.retrieval = share_.ratio, .min_retrieved = share_.min_retrieved};
+    return {.retrieval = share_.ratio,
+            .min_retrieved = share_.min_retrieved,
+            .candidates = share_.candidate_ratio,
+            .min_candidates = share_.min_candidates};
   }
   WaveDecode& decode() { return *decode_; }
   BlockCache& cache() { return *cache_; }
@@ -133,7 +137,7 @@ class Context {
   void RunWave(size_t step, const SelectionRatios& ratios) {
     BeginWave(ratios);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      RI_CHECK(decode_->Layer(layer, Queries(layer, step), wave_out_[layer].view).ok());
+      RI_CHECK(decode_->Layer(layer, kForm, Queries(layer, step), wave_out_[layer].view).ok());
     }
     RI_CHECK(decode_->DownloadStep().ok());
   }
@@ -143,7 +147,7 @@ class Context {
                                .pool = dense_pool(),
                                .layer = layer,
                                .zones = full_zone_.as<const DenseZone>().first(1),
-                               .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
+                               .scale = kForm.scale,
                                .out = full_out_[layer].view,
                                .scratch = scratch_.bytes()};
       RI_CHECK(backend_.ops->attention().DecodeAttention(*backend_.stream, args).ok());
@@ -318,7 +322,7 @@ void Context::MakeDecode() {
 
 // The stages of a wave step; a sample is one layer's.
 struct Stages {
-  bench::Samples score, select, estimate, look_up, attend;
+  bench::Samples score, select, choose, rest, estimate, look_up, attend;
 };
 
 void RunStages(Context& context, size_t step, Stages& stages) {
@@ -327,14 +331,18 @@ void RunStages(Context& context, size_t step, Stages& stages) {
   context.BeginWave(context.ratios());
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     const MatrixView queries = context.Queries(layer, step);
-    stages.score.Time([&] { ok(decode.Score(layer, queries)); });
+    stages.score.Time([&] { ok(decode.Score(layer, kForm, queries)); });
     stages.select.Time([&] { ok(decode.Select()); });
+    if (decode.chooses_pages()) {
+      stages.choose.Time([&] { ok(decode.ChoosePages(layer, kForm, queries)); });
+      stages.rest.Time([&] { ok(decode.FindRests(layer, kForm, queries)); });
+    }
     stages.estimate.Time([&] { ok(decode.EstimateZone(layer)); });
     stages.look_up.Time([&] {
       ok(decode.LookUpPages(layer));
       ok(decode.AdmitPages());
     });
-    stages.attend.Time([&] { ok(decode.Attend(layer, queries, context.wave_out(layer))); });
+    stages.attend.Time([&] { ok(decode.Attend(layer, kForm, queries, context.wave_out(layer))); });
   }
 }
 
@@ -384,6 +392,10 @@ int Run(const KvFormat& format) {
                                       {"estimate", bench::ToJson(stages.estimate.timing())},
                                       {"look_up", bench::ToJson(stages.look_up.timing())},
                                       {"attend", bench::ToJson(stages.attend.timing())}};
+  if (context.decode().chooses_pages()) {
+    report["wave_stages_of_a_layer"]["choose"] = bench::ToJson(stages.choose.timing());
+    report["wave_stages_of_a_layer"]["rest"] = bench::ToJson(stages.rest.timing());
+  }
   report["page_hit_ratio"] = hits / (hits + misses);
   report["build_index_seconds"] = context.build_seconds();
   report["error_retrieving_all"] = error_all;
@@ -402,7 +414,8 @@ int main(int argc, char** argv) {
   std::string kv_dtype = "bf16", index_dtype = "bf16";
   CLI::App app;
   app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
-  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"auto", "bf16", "int8"}));
+  app.add_option("--index-dtype", index_dtype)
+      ->check(CLI::IsMember({"auto", "bf16", "int8", "coded"}));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

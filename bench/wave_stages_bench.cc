@@ -2,8 +2,11 @@
 // clusters a KV head), 8 KV heads of 128 with 4 query heads each, bf16; 1.8 % retrieved, 23.2 %
 // estimated.
 //
-//   wave_stages_bench [--tokens 122880] [--max-batch 8] [--index-dtype bf16] [--retrieval 0.018]
-//                     [--only-index]
+//   wave_stages_bench [--tokens 122880] [--max-batch 8] [--index-dtype bf16|int8|coded]
+//                     [--retrieval 0.018] [--only-index]
+//
+// With codes of tokens 12 % of the clusters are candidates, and --retrieval says which share of the
+// tokens is chosen, in pages; those that are looked up are others, but as many.
 //
 // Every sample is a CUDA graph that runs a stage on kSets layers in turn, so that no layer's data
 // is left in the L2 cache; reported is the time of one layer. "whole layer" is what a decode step
@@ -54,6 +57,8 @@ struct Shape {
   int32_t clusters = 0;
   // The share of the clusters, and then some: clusters leave pages part-filled, here none does.
   int32_t retrieved = 0, looked_up = 0, estimated = 0;
+  // With codes: the candidates, and the pages that are chosen of them; else the retrieved, and 0.
+  int32_t selected = 0, chosen = 0;
   uint32_t rows = 0;
   uint32_t pages_of_set = 0;  // that the retrieved clusters of all rows have, each its own
   uint32_t pages = 0;
@@ -67,10 +72,14 @@ struct Shape {
         retrieved(static_cast<int32_t>(clusters * retrieval)),
         looked_up(retrieved * 5 / 4),
         estimated(clusters * 232 / 1000),
+        selected(has_codes() ? clusters * 12 / 100 : retrieved),
+        chosen(has_codes() ? retrieved * kPagesPerCluster : 0),
         rows(static_cast<uint32_t>(batch) * kHeads),
         pages_of_set(rows * static_cast<uint32_t>(looked_up) * kPagesPerCluster),
         pages(kSets * pages_of_set),
         slots(pages + kFreeSlots) {}
+
+  bool has_codes() const { return geometry.format.token_code_bits != 0; }
 };
 
 void Ok(const absl::Status& status) {
@@ -101,13 +110,14 @@ class Stages {
     }
     select_scratch_ =
         data_.Allocate(size_t{shape_.rows} * static_cast<size_t>(shape_.clusters) * 8);
-    estimate_scratch_ = data_.Allocate(
-        ops().index().EstimateScratchBytes(shape_.max_batch, kQueryHeads, kDim, shape_.estimated));
+    estimate_scratch_ = data_.Allocate(ops().index().EstimateScratchBytes(
+        shape_.max_batch, kQueryHeads, kDim, shape_.estimated + shape_.selected));
     partial_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * (kDim + 2));
     unseen_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * 3);
     budgets_ = data_.Upload(std::vector<SelectionBudget>(
-        shape_.max_batch,
-        {shape_.clusters, shape_.retrieved, shape_.estimated, GroupRanking::kMaxOfSoftmax}));
+        shape_.max_batch, {shape_.clusters, shape_.selected, shape_.estimated,
+                           GroupRanking::kMaxOfSoftmax, shape_.chosen}));
+    MakeChoice();
     attend_scratch_ = data_.Allocate(ops().attention().DecodeAttentionScratchBytes(
         shape_.max_batch, kQueryHeads, static_cast<int32_t>(kDim)));
     out_.push_back(data_.Poisoned(shape_.max_batch, kQueryHeads * kDim));
@@ -158,7 +168,7 @@ class Stages {
                  .num_query_heads = kQueryHeads,
                  .num_kv_heads = kHeads,
                  .budgets = budgets_.as<const SelectionBudget>().first(static_cast<size_t>(batch)),
-                 .max_retrieved = shape_.retrieved,
+                 .max_retrieved = shape_.selected,
                  .max_estimated = shape_.estimated,
                  .retrieved = retrieved_.as<int32_t>(),
                  .num_retrieved = num_retrieved_.as<int32_t>(),
@@ -166,35 +176,50 @@ class Stages {
                  .num_estimated = num_estimated_.as<int32_t>(),
                  .scratch = select_scratch_.bytes()}));
   }
+  void ChoosePages(CudaStream& stream, int32_t batch, uint32_t set) {
+    if (shape_.has_codes()) Ok(ops().index().PageSelect(stream, Choice(batch, set)));
+  }
+  void FindRests(CudaStream& stream, int32_t batch, uint32_t set) {
+    if (shape_.has_codes()) Ok(ops().index().CandidateRest(stream, Choice(batch, set)));
+  }
   void Estimate(CudaStream& stream, int32_t batch, uint32_t set) {
     const size_t heads = static_cast<size_t>(shape_.max_batch) * kQueryHeads;
     const DeviceSpan<float> out = partial_.as<float>();
-    Ok(ops().index().Estimate(stream, {.pool = pool(),
-                                       .layer = set,
-                                       .indexes = indexes(batch),
-                                       .batch = batch,
-                                       .num_query_heads = kQueryHeads,
-                                       .scores = scores_.as<const float>(),
-                                       .max_clusters = shape_.clusters,
-                                       .estimated = estimated_.as<const int32_t>(),
-                                       .num_estimated = num_estimated_.as<const int32_t>(),
-                                       .max_estimated = shape_.estimated,
-                                       .out = {out.first(heads), out.subspan(heads, heads),
-                                               out.subspan(2 * heads, heads * kDim)},
-                                       .scratch = estimate_scratch_.bytes()}));
+    EstimateArgs args{
+        .pool = pool(),
+        .layer = set,
+        .indexes = indexes(batch),
+        .batch = batch,
+        .num_query_heads = kQueryHeads,
+        .scores = scores_.as<const float>(),
+        .max_clusters = shape_.clusters,
+        .estimated = estimated_.as<const int32_t>(),
+        .num_estimated = num_estimated_.as<const int32_t>(),
+        .max_estimated = shape_.estimated,
+        .out = {out.first(heads), out.subspan(heads, heads), out.subspan(2 * heads, heads * kDim)},
+        .scratch = estimate_scratch_.bytes()};
+    if (shape_.has_codes()) {
+      args.candidates = retrieved_.as<const int32_t>();
+      args.num_candidates = num_retrieved_.as<const int32_t>();
+      args.max_candidates = shape_.selected;
+    }
+    Ok(ops().index().Estimate(stream, args));
   }
   void WeighUnseen(CudaStream& stream, int32_t batch, uint32_t set) {
-    Ok(ops().index().UnseenMass(stream, {.pool = pool(),
-                                         .layer = set,
-                                         .indexes = indexes(batch),
-                                         .batch = batch,
-                                         .num_query_heads = kQueryHeads,
-                                         .scores = scores_.as<const float>(),
-                                         .max_clusters = shape_.clusters,
-                                         .retrieved = retrieved_.as<const int32_t>(),
-                                         .num_retrieved = num_retrieved_.as<const int32_t>(),
-                                         .max_retrieved = shape_.retrieved,
-                                         .out = {UnseenPart(0), UnseenPart(1)}}));
+    UnseenMassArgs args{.pool = pool(),
+                        .layer = set,
+                        .indexes = indexes(batch),
+                        .batch = batch,
+                        .num_query_heads = kQueryHeads,
+                        .scores = scores_.as<const float>(),
+                        .max_clusters = shape_.clusters,
+                        .out = {UnseenPart(0), UnseenPart(1)}};
+    if (!shape_.has_codes()) {
+      args.retrieved = retrieved_.as<const int32_t>();
+      args.num_retrieved = num_retrieved_.as<const int32_t>();
+      args.max_retrieved = shape_.selected;
+    }
+    Ok(ops().index().UnseenMass(stream, args));
   }
   void LookUp(CudaStream& stream, int32_t batch, uint32_t set) {
     Ok(ops().block_cache().PageLookup(stream,
@@ -285,6 +310,47 @@ class Stages {
     return unseen_.as<float>().subspan(index * heads, heads);
   }
 
+  int64_t MaxPages() const { return (int64_t{shape_.clusters} * kPagesPerCluster + 63) / 64 * 64; }
+
+  void MakeChoice() {
+    if (!shape_.has_codes()) return;
+    const auto pages = static_cast<size_t>(MaxPages());
+    const size_t heads = static_cast<size_t>(shape_.max_batch) * kQueryHeads;
+    for (DeviceBuffer* masses : {&masses_, &rests_}) {
+      *masses = data_.Allocate(heads * pages * sizeof(float));
+    }
+    pages_ = data_.Allocate(size_t{shape_.rows} * pages * sizeof(ChosenPage));
+    first_pages_ = data_.Allocate(size_t{shape_.rows} * static_cast<size_t>(shape_.selected) * 4);
+    chosen_ = data_.Allocate(size_t{shape_.rows} * static_cast<size_t>(shape_.chosen) *
+                             sizeof(ChosenPage));
+    for (DeviceBuffer* counts : {&num_row_pages_, &num_chosen_, &num_coded_}) {
+      *counts = data_.Allocate(shape_.rows * sizeof(int32_t));
+    }
+  }
+  PageSelectArgs Choice(int32_t batch, uint32_t set) {
+    return {.queries = queries_[set].view.Rows(0, batch),
+            .pool = pool(),
+            .layer = set,
+            .indexes = indexes(batch),
+            .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
+            .scores = scores_.as<float>(),
+            .max_clusters = shape_.clusters,
+            .candidates = retrieved_.as<const int32_t>(),
+            .num_candidates = num_retrieved_.as<const int32_t>(),
+            .max_candidates = shape_.selected,
+            .budgets = budgets_.as<const SelectionBudget>().first(static_cast<size_t>(batch)),
+            .max_pages = MaxPages(),
+            .max_chosen = shape_.chosen,
+            .chosen = chosen_.as<ChosenPage>(),
+            .num_chosen = num_chosen_.as<int32_t>(),
+            .num_tokens = num_coded_.as<int32_t>(),
+            .scratch = {.masses = masses_.as<float>(),
+                        .rests = rests_.as<float>(),
+                        .pages = pages_.as<ChosenPage>(),
+                        .first_pages = first_pages_.as<int32_t>(),
+                        .num_pages = num_row_pages_.as<int32_t>()}};
+  }
+
   // Looked-up clusters lie apart.
   int32_t ClusterOf(int32_t index) const { return index * Spacing() % shape_.clusters; }
   int32_t Spacing() const { return shape_.clusters / shape_.looked_up; }
@@ -343,6 +409,7 @@ class Stages {
     Ok(cudaMemcpy2D(pool + MetaPoolView(pool_bytes_.bytes(), shape_.geometry).entries_offset,
                     run_bytes, entries.data(), width, width, num_runs, cudaMemcpyHostToDevice));
     FillScales(num_runs);
+    FillCodes(num_runs);
     std::vector<MetaBlockId> ids(num_blocks);
     std::iota(ids.begin(), ids.end(), 0);
     block_ids_ = data_.Upload(ids);
@@ -367,6 +434,25 @@ class Stages {
       Ok(cudaMemcpy2D(pool_bytes_.bytes().device_data() + at, view.run_bytes, scales.data(), width,
                       width, num_runs, cudaMemcpyHostToDevice));
     }
+  }
+
+  // Places and factors of codes, if there are any; the codes themselves are noise.
+  void FillCodes(size_t num_runs) {
+    if (!shape_.has_codes()) return;
+    const MetaPoolView view = pool();
+    const auto fill = [&](const auto& words, size_t of_run, size_t offset) {
+      Ok(cudaMemcpy2D(pool_bytes_.bytes().device_data() + offset, view.run_bytes, words.data(),
+                      of_run * 4, of_run * 4, num_runs, cudaMemcpyHostToDevice));
+    };
+    std::vector<int32_t> first_codes(num_runs * kClustersPerMetaBlock);
+    for (size_t i = 0; i < first_codes.size(); ++i) {
+      first_codes[i] = static_cast<int32_t>(i % kClustersPerMetaBlock * kTokensPerCluster);
+    }
+    fill(first_codes, kClustersPerMetaBlock, view.first_codes_offset);
+    constexpr TokenCodeFactors kFactors{0x2400, 0x2400};  // 1 / 64 in f16
+    const std::vector<TokenCodeFactors> factors(num_runs * kDecodeSegmentTokens, kFactors);
+    fill(factors, kDecodeSegmentTokens,
+         view.codes_offset + TokenCodeLayout(shape_.geometry.format, kDim).factors_offset);
   }
 
   // Dense zones of zeros: what they hold does not matter.
@@ -434,7 +520,8 @@ class Stages {
       num_retrieved_, num_estimated_, num_pages_, select_scratch_, estimate_scratch_, partial_,
       unseen_, budgets_, refs_, looked_up_, num_looked_up_, slots_, page_slot_, page_slot_before_,
       slot_page_, stamps_, free_, num_free_, num_free_before_, zero_, control_, misses_, lookup_,
-      counters_, attend_scratch_, dense_, dense_ids_, zones_;
+      counters_, attend_scratch_, dense_, dense_ids_, zones_, masses_, rests_, pages_, first_pages_,
+      chosen_, num_row_pages_, num_chosen_, num_coded_;
   std::vector<DeviceData::Matrix> queries_, out_;
 };
 
@@ -521,7 +608,9 @@ void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& wha
                   int32_t batch, uint32_t set) {
   stages.Score(clock.stream(), batch, set);
   stages.Select(clock.stream(), batch);
+  stages.ChoosePages(clock.stream(), batch, set);
   clock.Fork();
+  stages.FindRests(clock.side(), batch, set);
   stages.Estimate(clock.side(), batch, set);
   stages.WeighUnseen(clock.side(), batch, set);
   Ok(clock.side().Record(clock.estimated()));
@@ -552,9 +641,21 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
               score_bytes, limit);
     PrintLine("select", batch,
               clock.TimeLayer([&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
+    if (shape.has_codes()) {
+      const auto code_bytes = static_cast<double>(TokenCodeBytes(shape.geometry.format, kDim));
+      PrintLine("choose pages", batch, clock.TimeLayer([&](uint32_t set) {
+        stages.ChoosePages(clock.stream(), batch, set);
+      }),
+                rows * shape.selected * kTokensPerCluster * code_bytes, limit);
+      PrintLine("candidates' rest", batch, clock.TimeLayer([&](uint32_t set) {
+        stages.FindRests(clock.stream(), batch, set);
+      }),
+                0, limit);
+    }
+    const int32_t num_sums = shape.estimated + (shape.has_codes() ? shape.selected : 0);
     PrintLine("estimate", batch,
               clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
-              rows * shape.estimated * (vector_bytes + sizeof(MetaEntry)), limit);
+              rows * num_sums * (vector_bytes + sizeof(MetaEntry)), limit);
     PrintLine("unseen mass", batch, clock.TimeLayer([&](uint32_t set) {
       stages.WeighUnseen(clock.stream(), batch, set);
     }),
@@ -666,7 +767,7 @@ int main(int argc, char** argv) {
   CLI::App app;
   app.add_option("--tokens", tokens)->check(CLI::Range(96 * 1024, 4 * 1024 * 1024));
   app.add_option("--max-batch", max_batch)->check(CLI::Range(1, 8));
-  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"bf16", "int8", "coded"}));
   app.add_option("--retrieval", retrieval, "Share of the clusters")->check(CLI::Range(0.005, 0.2));
   app.add_flag("--only-index", only_index, "Measure scores, selection and estimation alone");
   try {

@@ -25,6 +25,7 @@ constexpr Subcommand kSubcommands[] = {
     {"chat", ChatCommand, "talk with the model"},
     {"bench", BenchCommand, "measure throughput and latency of a server"},
     {"score", ScoreCommand, "perplexity of a text, by attention policy and context"},
+    {"tune", TuneCommand, "find the retrieval ratio that your text needs"},
     {"cache", CacheCommand, "keep the KV of texts on disk, and manage what is kept"},
     {"check", CheckCommand, "does a model fit here, and up to which context"},
     {"health", HealthCommand, "is a worker or a store ready, or at least alive; for probes"},

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/build_info/build_info.h"
+#include "common/door/tls_certificates.h"
 #include "common/log/log_metrics.h"
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
@@ -137,6 +138,13 @@ class SignalWatch {
   GatewayDrain drain_;
 };
 
+int CheckSettings(const GatewaySettings& settings) {
+  const absl::Status status = common::TlsCertificates::Check(settings.server.tls);
+  if (status.ok()) return EXIT_SUCCESS;
+  std::cerr << "http_gateway: " << status.message() << "\n";
+  return common::ExitStatusOf(status);
+}
+
 int Run(int argc, char** argv) {
   GatewaySettings settings;
   const absl::StatusOr<bool> run = ParseGatewaySettings(argc, argv, &settings);
@@ -145,6 +153,7 @@ int Run(int argc, char** argv) {
     return common::kExitRefusesSettings;
   }
   if (!*run) return EXIT_SUCCESS;
+  if (settings.checks_only) return CheckSettings(settings);
   if (const absl::Status status = common::StartProcessLog("http_gateway", settings.log);
       !status.ok()) {
     std::cerr << "http_gateway: " << status.message() << "\n";

@@ -127,7 +127,7 @@ class Server:
         """Streams the answer to the terminal and returns the statistics, or None if it failed."""
         json_path = self.work_dir / "answer.json"
         json_path.unlink(missing_ok=True)
-        command = [self.program, "generate", "--address", self.address, "--file",
+        command = [self.program, "generate", "--raw", "--address", self.address, "--file",
                    self._file(prompt), "--policy", policy, "--temperature", "0",
                    "--max-tokens", str(max_tokens), "--json-file", str(json_path), *flags]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, check=False,

@@ -74,7 +74,7 @@ in_root "$root" bash -euo pipefail -c '
   done
   answer=$("${as_service[@]}" retroinfer generate --address "$RETROINFER_LISTEN" --max-tokens 20 \
     --file /usr/share/doc/retroinfer-server/examples/document.txt \
-    $'"'"'Question: What is the secret number of the mellow lock?\nAnswer:'"'"')
+    "What is the secret number of the mellow lock?")
   kill $serve
   wait $serve
   echo "answer:$answer"

@@ -63,6 +63,23 @@ def qwen3(**settings):
             **COMMON, **settings}
 
 
+def mistral(**settings):
+    return {"architectures": ["MistralForCausalLM"], "model_type": "mistral",
+            "sliding_window": None, **COMMON, **settings}
+
+
+def seed_oss(**settings):
+    return {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss",
+            "attention_bias": True, "attention_out_bias": False, "mlp_bias": False, **COMMON,
+            **settings}
+
+
+def smollm3(**settings):
+    return {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3",
+            "attention_bias": False, "mlp_bias": False, "use_sliding_window": False,
+            "sliding_window": None, **COMMON, **settings}
+
+
 # name -> (config.json, element type of a tensor, files)
 MODELS = {
     # The old form of config.json; groups of 8; two files with an index.
@@ -96,6 +113,28 @@ MODELS = {
         qwen3(hidden_size=64, intermediate_size=88, num_attention_heads=5, num_key_value_heads=1,
               head_dim=128, rope_theta=1000000.0, rope_scaling=None, torch_dtype="bfloat16",
               tie_word_embeddings=True), lambda name: BF16, 1),
+}
+
+# Seeds of the models above go by their order, so those that came later have seeds of their own.
+LATER_MODELS = {
+    # As Mistral Nemo: heads that are larger than the hidden size over their number.
+    "mistral-d64-untied-bf16": (
+        mistral(hidden_size=96, intermediate_size=56, num_attention_heads=4, num_key_value_heads=1,
+                head_dim=64, vocab_size=101, eos_token_id=100, bos_token_id=None,
+                rope_theta=1000000.0, torch_dtype="bfloat16", tie_word_embeddings=False),
+        lambda name: BF16, 1),
+    # Biases of q, k and v, none of o; groups of 5.
+    "seedoss-d64-untied-bf16": (
+        seed_oss(hidden_size=72, intermediate_size=56, num_attention_heads=5, num_key_value_heads=1,
+                 head_dim=64, vocab_size=101, eos_token_id=100, bos_token_id=None,
+                 rope_theta=10000000.0, torch_dtype="bfloat16", tie_word_embeddings=False),
+        lambda name: BF16, 1),
+    # The second layer has no RoPE; what is not named is what transformers takes.
+    "smollm3-d64-norope-bf16": (
+        smollm3(hidden_size=128, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1,
+                no_rope_layers=[1, 0], vocab_size=101, eos_token_id=100,
+                pad_token_id=None, bos_token_id=None, torch_dtype="bfloat16"),
+        lambda name: BF16, 1),
 }
 
 
@@ -303,7 +342,8 @@ def main():
     plain = [(name, (*model, seed + 1)) for seed, (name, model) in enumerate(sorted(MODELS.items()))]
     quantized = [(name, (settings, None, 1, seed + 101, quantization))
                  for seed, (name, (settings, quantization)) in enumerate(sorted(QUANTIZED.items()))]
-    for name, model in plain + quantized:
+    later = [(name, (*model, seed + 201)) for seed, (name, model) in enumerate(LATER_MODELS.items())]
+    for name, model in plain + quantized + later:
         if arguments.only not in name:
             continue
         folder = arguments.out / name

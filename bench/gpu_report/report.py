@@ -2,12 +2,13 @@
 """Runs the benchmarks of the CUDA backend and compares them with what it aims at, in one table.
 
 usage: report.py [--bin-dir build/release/bench] [--results FILE] [--only SECTION,...] [--list]
-                 [--write docs/benchmarks.md] [--render-only]
+                 [--write docs] [--render-only]
 
 Each section runs its programs and puts what they print into --results (JSON), which is kept, so that
 sections can be taken in several turns, on one machine or more. Then all sections that have results
-are printed as Markdown; --write puts them between the marks of that file. A section that fails is
-said to have failed, and the program ends with 1.
+are printed as Markdown; --write puts the table of aims between the marks of benchmarks.md in that
+folder, and the tables of the sections between those of benchmarks/gpu-report.md. A section that
+fails is said to have failed, and the program ends with 1.
 """
 import argparse
 import json
@@ -46,7 +47,8 @@ def run_section(section, folder, results):
 
 
 def render(results):
-    """Markdown of all sections with results, and whether each could be read."""
+    """The table of aims and the tables of all sections with results, as Markdown, and whether each
+    section could be read."""
     aims, details, ok = [], [], True
     for section in sections.ALL:
         entry = results.get(section.name)
@@ -67,7 +69,7 @@ def render(results):
     lines = ["| what is aimed at | aim | measured | |", "|---|---:|---:|---|"]
     lines += [f"| {aim.what} | {aim.aim} | {aim.measured} | {'met' if aim.is_met else '**missed**'} |"
               for aim in aims]
-    return "\n".join(lines) + "\n\n" + "\n\n".join(details) + "\n", ok
+    return "\n".join(lines) + "\n", "\n\n".join(details) + "\n", ok
 
 
 def write_between_marks(path, text):
@@ -103,10 +105,11 @@ def main():
     for name in chosen if not options.render_only else []:
         ok = run_section(by_name[name], options.bin_dir.resolve(), results) and ok
         options.results.write_text(json.dumps(results, indent=1))
-    text, readable = render(results)
-    print(text)
+    aims, details, readable = render(results)
+    print(f"{aims}\n{details}")
     if options.write:
-        write_between_marks(options.write, text)
+        write_between_marks(options.write / "benchmarks.md", aims)
+        write_between_marks(options.write / "benchmarks/gpu-report.md", details)
     return 0 if ok and readable else 1
 
 

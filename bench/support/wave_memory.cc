@@ -8,6 +8,7 @@
 
 #include "bench/support/must.h"
 #include "common/kv/segment_layout.h"
+#include "gpu_worker/wave_index/retrieval_quality.h"
 
 namespace retroinfer::bench {
 namespace {
@@ -67,7 +68,10 @@ std::unique_ptr<FullPolicy> WaveMemory::CreateFullPolicy() {
 std::unique_ptr<WavePolicy> WaveMemory::CreateWavePolicy() {
   Device& device = *backend_.device;
   Ops& ops = *backend_.ops;
-  const WaveIndexSettings index{.dense_below = sizes_.dense_below};
+  const RetrievalShare share = RetrievalFor(RetrievalQuality::kStandard, sizes_.geometry.format);
+  const WaveIndexSettings index{.dense_below = sizes_.dense_below,
+                                .candidate_ratio = share.candidate_ratio,
+                                .min_candidates = share.min_candidates};
   SequenceSegments::Parts parts{.device = &device,
                                 .ops = &ops.index(),
                                 .stream = backend_.stream.get(),

@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "client/bench/latency_report.h"
 #include "client/bench/load_plan.h"
+#include "client/bench/load_progress_line.h"
 #include "client/bench/load_run.h"
 #include "client/bench/workload.h"
 #include "client/command/command_line.h"
@@ -26,6 +27,7 @@
 #include "client/generate/request_flags.h"
 #include "client/serve/own_services.h"
 #include "common/build_info/build_info.h"
+#include "common/clock/steady_now.h"
 #include "common/files/named_stream.h"
 #include "common/rpc/policy_name.h"
 
@@ -329,17 +331,19 @@ std::optional<int> Bench::PrepareWorkload(std::span<const int32_t> excluded) {
 }
 
 LoadRun Bench::Send(const std::function<bool()>& should_stop) {
-  LoadRunOptions run_options{
-      .request = request_, .max_concurrency = options_.max_concurrency, .should_stop = should_stop};
-  const bool shows_progress = IsTerminal(streams_.err);
-  if (shows_progress) {
-    run_options.on_progress = [this](int64_t done) {
-      std::fprintf(streams_.err, "\r%lld of %zu requests", static_cast<long long>(done),
-                   plan_.size());
-    };
-  }
+  LoadProgressLine line(streams_.err, IsTerminal(streams_.err), static_cast<int64_t>(plan_.size()),
+                        common::SteadyNow());
+  std::atomic<int64_t> num_done{0};
+  LoadRunOptions run_options{.request = request_,
+                             .max_concurrency = options_.max_concurrency,
+                             .on_progress = [&](int64_t done) { num_done = done; }};
+  // Also while no request ends.
+  run_options.should_stop = [&] {
+    line.Show(num_done, common::SteadyNow());
+    return should_stop();
+  };
   LoadRun run = RunLoad(*connection_, plan_, run_options);
-  if (shows_progress) std::fputc('\n', streams_.err);
+  line.Show(num_done, common::SteadyNow());
   return run;
 }
 

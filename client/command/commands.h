@@ -33,6 +33,10 @@ int PsCommand(int argc, const char* const* argv, const Streams& streams);
 // Scores a text under the attention policies: perplexity, and how often they agree.
 int ScoreCommand(int argc, const char* const* argv, const Streams& streams);
 
+// Finds the retrieval ratio, by length of context, that keeps tokens of a text near those of full
+// attention.
+int TuneCommand(int argc, const char* const* argv, const Streams& streams);
+
 // Starts and supervises kv_store_service and gpu_worker.
 int ServeCommand(int argc, const char* const* argv, const Streams& streams);
 

@@ -10,7 +10,9 @@
 #include "client/generate/request_flags.h"
 #include "common/build_info/build_info.h"
 #include "common/files/named_stream.h"
+#include "common/rpc/grpc_status.h"
 #include "common/status/errno_status.h"
+#include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::client {
@@ -24,6 +26,7 @@ struct GenerateOptions {
   std::string file;
   std::string system;
   bool chat = false;
+  bool raw = false;
   bool json = false;
   std::string json_file;
   bool quiet = false;
@@ -37,9 +40,13 @@ void AddOptions(common::Settings* settings, GenerateOptions* options,
                  "The prompt; '-' or nothing reads it from the standard input");
   app.add_option("--file", options->file,
                  "Begin the prompt with this file's text; the prompt follows on a line of its own");
+  CLI::Option* const raw = app.add_flag(
+      "--raw", options->raw,
+      "Continue the text as it is, instead of asking through the model's chat template");
   app.add_flag("--chat", options->chat,
-               "Ask through the model's chat template instead of continuing the text");
-  app.add_option("--system", options->system, "System message; implies --chat");
+               "Fail where the model has no chat template, instead of continuing the text")
+      ->excludes(raw);
+  app.add_option("--system", options->system, "System message; implies --chat")->excludes(raw);
   app.add_option("--n", options->n, "Continuations to generate")->check(CLI::Range(1, 16));
   app.add_flag("--json", options->json,
                "Write one JSON object with text and statistics instead of streaming the text");
@@ -78,7 +85,7 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateOptions& options, const Str
 }
 
 void FillInput(const GenerateOptions& options, std::string prompt, v1::GenerateRequest* request) {
-  if (!options.chat && options.system.empty()) {
+  if (options.raw) {
     request->set_text(std::move(prompt));
     return;
   }
@@ -108,6 +115,31 @@ GenerationOutcome Stream(const Connection& connection, const v1::GenerateRequest
     return written->ok();
   };
   return RunGeneration(connection, request, callbacks, interrupts);
+}
+
+// Whether the server refused a chat because its model has no chat template at all. A template that
+// cannot be run is another matter: the answer to another prompt than was meant would hide that.
+bool LacksTemplate(const grpc::Status& status) {
+  const common::ErrorReason reason = common::ReasonOf(common::FromGrpcStatus(status));
+  const auto source = reason.metadata.find("chat_template");
+  return reason.reason == "CHAT_TEMPLATE" && source != reason.metadata.end() &&
+         source->second == "none";
+}
+
+// As a chat; as a text to continue if that is asked for, or if the model knows no chats and none
+// was insisted on.
+GenerationOutcome Ask(const Connection& connection, const GenerateOptions& options,
+                      const Streams& streams, v1::GenerateRequest* request,
+                      InterruptWatcher* interrupts, absl::Status* written) {
+  GenerationOutcome outcome = Stream(connection, *request, options, streams, interrupts, written);
+  const bool insists = options.raw || options.chat || !options.system.empty();
+  if (insists || !LacksTemplate(outcome.status)) return outcome;
+  if (!options.quiet) {
+    std::fprintf(streams.err, "[the model has no chat template: the text is continued as it is]\n");
+  }
+  std::string prompt = request->messages().messages(0).content();
+  request->set_text(std::move(prompt));
+  return Stream(connection, *request, options, streams, interrupts, written);
 }
 
 void PrintTexts(const GenerationOutcome& outcome, const Streams& streams) {
@@ -150,7 +182,9 @@ int Report(const v1::GenerateRequest& request, const GenerationOutcome& outcome,
 int GenerateCommand(int argc, const char* const* argv, const Streams& streams) {
   GenerateOptions options;
   v1::GenerateRequest request;
-  common::Settings settings("Generates text from a prompt and streams it.", common::kBuildVersion);
+  common::Settings settings(
+      "Asks the model through its chat template and streams the answer; --raw continues a text.",
+      common::kBuildVersion);
   AddOptions(&settings, &options, &request);
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
   const auto fail = [&](const absl::Status& status, int exit_code) {
@@ -167,7 +201,7 @@ int GenerateCommand(int argc, const char* const* argv, const Streams& streams) {
   request.set_return_progress(!options.quiet);
   absl::Status written;
   const GenerationOutcome outcome =
-      Stream(**connection, request, options, streams, &interrupts, &written);
+      Ask(**connection, options, streams, &request, &interrupts, &written);
   if (!written.ok()) return fail(written, kExitFailed);
   if (!outcome.status.ok()) {
     if (!outcome.continuations[0].text.empty()) std::fputc('\n', streams.out);

@@ -12,6 +12,7 @@
 #include "client/command/interrupt.h"
 #include "client/command/number_format.h"
 #include "client/generate/score_report.h"
+#include "client/generate/scorer.h"
 #include "common/build_info/build_info.h"
 #include "common/rpc/policy_name.h"
 #include "common/status/status_macros.h"
@@ -20,10 +21,6 @@ namespace retroinfer::client {
 namespace {
 
 namespace v1 = generation::v1;
-
-// Text is tokenized in one call, and that is how much every server takes
-// (GenerationService.Tokenize).
-constexpr size_t kTextBytesMax = size_t{16} << 20;
 
 struct ScoreOptions {
   ConnectionOptions connection;
@@ -81,80 +78,6 @@ void AddOptions(common::Settings* settings, ScoreOptions* options) {
   AddContextAffinityOption(settings, &options->connection);
 }
 
-// Talks with the server; a signal cancels the call that runs.
-class Scorer {
- public:
-  Scorer(const Connection& connection, std::string affinity, bool parse_special,
-         InterruptWatcher* interrupts)
-      : connection_(connection),
-        affinity_(std::move(affinity)),
-        parse_special_(parse_special),
-        interrupts_(interrupts) {}
-
-  grpc::Status Tokenize(const std::string& text, std::vector<int32_t>* tokens) {
-    v1::TokenizeRequest request;
-    request.set_text(text);
-    request.set_parse_special(parse_special_);
-    v1::TokenizeResponse response;
-    const grpc::Status status = Call([&](grpc::ClientContext* context) {
-      return connection_.stub().Tokenize(context, request, &response);
-    });
-    tokens->assign(response.token_ids().begin(), response.token_ids().end());
-    return status;
-  }
-  grpc::Status GetModelInfo(v1::GetModelInfoResponse* info) {
-    return Call([&](grpc::ClientContext* context) {
-      return connection_.stub().GetModelInfo(context, {}, info);
-    });
-  }
-  // Appends the scores of the window's continuation.
-  grpc::Status Score(const v1::ScoreRequest& request, const ScoreWindow& window,
-                     std::vector<TokenScore>* scores) {
-    const size_t before = scores->size();
-    const grpc::Status status = Call([&](grpc::ClientContext* context) {
-      const auto reader = connection_.stub().Score(context, request);
-      v1::ScoreResponse event;
-      while (reader->Read(&event)) {
-        for (const v1::ScoredToken& token : event.continuation().tokens()) {
-          const auto at = static_cast<int64_t>(scores->size() - before);
-          scores->push_back({.context = window.first - window.begin + at,
-                             .logprob = token.logprob(),
-                             .greedy = token.alternatives_size() > 0
-                                           ? token.alternatives(0).token_id()
-                                           : token.token_id(),
-                             .is_greedy = token.is_greedy()});
-        }
-      }
-      return reader->Finish();
-    });
-    if (!status.ok()) return status;
-    const auto wanted = static_cast<size_t>(window.end - window.first);
-    if (scores->size() - before == wanted) return status;
-    return {grpc::StatusCode::ABORTED,
-            absl::StrCat("the server has ended the call after ", scores->size() - before, " of ",
-                         wanted, " tokens")};
-  }
-
- private:
-  grpc::Status Call(const std::function<grpc::Status(grpc::ClientContext*)>& call) {
-    grpc::ClientContext context;
-    connection_.Prepare(&context, affinity_);
-    interrupts_->SetCallback([&context](int) { context.TryCancel(); });
-    const grpc::Status status = call(&context);
-    interrupts_->SetCallback(nullptr);
-    return status;
-  }
-
-  const Connection& connection_;
-  const std::string affinity_;
-  const bool parse_special_;
-  InterruptWatcher* const interrupts_;
-};
-
-void SetIds(const std::vector<int32_t>& tokens, int64_t begin, int64_t end, v1::TokenIds* out) {
-  out->mutable_ids()->Assign(tokens.begin() + begin, tokens.begin() + end);
-}
-
 // Checks the settings against the text and the server.
 absl::StatusOr<ScorePlan> PlanOf(const ScoreOptions& options, int64_t tokens,
                                  int64_t max_model_len) {
@@ -193,9 +116,7 @@ grpc::Status ScoreUnder(const std::string& policy, const ScorePlan& plan,
   request.mutable_attention()->set_policy(*common::PolicyNamed(policy));
   request.set_logprobs(1);
   for (const ScoreWindow& window : PlanWindows(plan)) {
-    SetIds(tokens, window.begin, window.first, request.mutable_token_ids());
-    request.clear_continuations();
-    SetIds(tokens, window.first, window.end, request.add_continuations()->mutable_token_ids());
+    SetWindow(tokens, window, &request);
     if (grpc::Status status = scorer.Score(request, window, &scores->tokens); !status.ok()) {
       return status;
     }
@@ -224,9 +145,9 @@ int ScoreCommand(int argc, const char* const* argv, const Streams& streams) {
   const auto text = ReadWholeFile(options.file);
   if (!text.ok()) return fail(text.status().message(), kExitUsage);
   if (text->empty()) return fail(absl::StrCat(options.file, " is empty"), kExitUsage);
-  if (text->size() > kTextBytesMax) {
+  if (text->size() > Scorer::kTextBytesMax) {
     return fail(absl::StrCat(options.file, " has ", text->size() >> 20, " MiB, at most ",
-                             kTextBytesMax >> 20, " can be sent: divide it"),
+                             Scorer::kTextBytesMax >> 20, " can be sent: divide it"),
                 kExitUsage);
   }
   const auto connection = Connection::Open(options.connection);

@@ -6,6 +6,7 @@
 #include "client/inspect/model_check.h"
 #include "common/build_info/build_info.h"
 #include "common/memory/available_memory.h"
+#include "common/retrieval/retrieval_file.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
@@ -28,7 +29,7 @@ struct CheckOptions {
 void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* input) {
   CLI::App& app = settings->app();
   app.add_option("model", options->model_folder,
-                 "Model folder (Hugging Face layout), or its config.json alone")
+                 "Model folder (Hugging Face layout), its config.json alone, or a GGUF file")
       ->required();
   settings->AddTokenCount("--context", &input->wanted_context,
                           "Ask for a context of so many tokens, of each user");
@@ -55,12 +56,13 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_option("--kv-dtype", options->kv_dtype, "Type of keys and values")
       ->check(CLI::IsMember({"int8", "bf16", "f32"}));
   app.add_option("--index-dtype", options->index_dtype, "Type of the wave index")
-      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}));
+      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16", "f32"}));
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; auto: as the checkpoint has them")
       ->check(CLI::IsMember({"auto", "bf16", "fp8", "int4"}));
   app.add_option("--rope-scaling", input->rope_scaling,
                  "yarn:FACTOR[:ORIGINAL]: YaRN in the place of what config.json says of RoPE");
+  app.add_option("--retrieval", input->retrieval_file, "File of 'retroinfer tune' to serve with");
   app.add_option("--chat-template", options->chat_template_file,
                  "File with a Jinja chat template; default: the model folder's own");
   app.add_flag("--json", options->json, "Write one JSON object");
@@ -106,6 +108,23 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   return input->worker.model.geometry(input->worker.kv_format).Validate();
 }
 
+// Whether the file is of this model is for the worker to say, which reads all weights.
+absl::Status ReadBudgets(FitInput* input) {
+  if (input->retrieval_file.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const common::RetrievalFile file,
+                   common::ReadRetrievalFile(input->retrieval_file));
+  common::RetrievalSubject served = file.subject;
+  served.kv_dtype = std::string(PagesName(input->worker.kv_format));
+  served.index_dtype = std::string(IndexName(input->worker.kv_format));
+  if (const absl::Status status = common::CheckSubject(file.subject, served); !status.ok()) {
+    return absl::Status(
+        status.code(), absl::StrCat("--retrieval ", input->retrieval_file, ": ", status.message()));
+  }
+  input->retrieval_budgets =
+      absl::StrCat(common::DescribeBudgets(file), ", measured with ", file.subject.model_name);
+  return absl::OkStatus();
+}
+
 absl::Status ReadMachine(const CheckOptions& options, FitInput* input) {
   input->available_bytes = options.host_memory_bytes;
   if (input->available_bytes == 0) {
@@ -136,6 +155,7 @@ int CheckCommand(int argc, const char* const* argv, const Streams& streams) {
     input.model_folder.resize(input.model_folder.size() - kConfig.size());
   }
   absl::Status status = ReadModel(options, &input);
+  if (status.ok()) status = ReadBudgets(&input);
   status.Update(ReadMachine(options, &input));
   if (!status.ok()) {
     return Fail(streams, "check", std::string(status.message()), kExitFailed);

@@ -1,6 +1,7 @@
 #include "client/inspect/fit_report.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -55,8 +56,21 @@ std::optional<MemoryPlan> PlanFor(const FitInput& input, int64_t context) {
   return *plan;
 }
 
-// Arena for the segments of a context of `context` tokens of each user.
+// Whether a context of `context` tokens has segments: policy full keeps everything in dense blocks,
+// and wave keeps short contexts there.
+bool NeedsArena(const FitInput& input, int64_t context) {
+  const ContextMemory dense_alone = {.max_model_len = context,
+                                     .max_single_pass_tokens = context,
+                                     .dense_blocks = std::numeric_limits<int32_t>::max(),
+                                     .arena_tokens = 0,
+                                     .dense_below = input.worker.index.dense_below};
+  return EntryOf(input.policy).capacity(dense_alone) < context;
+}
+
+// Arena for the segments of a context of `context` tokens of each user; what there is where the
+// policy puts none into the arena.
 uint64_t ArenaBytesFor(const FitInput& input, int64_t context) {
+  if (!NeedsArena(input, context)) return input.arena_bytes;
   const KvGeometry geometry = Geometry(input);
   const int64_t large = context / kPrefillSegmentTokens;
   const int64_t rest = context % kPrefillSegmentTokens;
@@ -98,12 +112,19 @@ std::string MebiBytes(uint64_t bytes) {
 
 const char* MemoryFlag(const FitInput& input) { return input.on_gpu ? "--gpu-memory" : "--memory"; }
 
+// The settings that give a context of the length that is aimed at.
+std::string TargetSettings(const FitInput& input, const FitReport& report, const char* between) {
+  const std::string memory =
+      absl::StrCat(MemoryFlag(input), " ", MebiBytes(report.target_memory_bytes));
+  if (!NeedsArena(input, report.target_context)) return memory;
+  return absl::StrCat("--arena-bytes ", MebiBytes(report.target_arena_bytes), between, memory);
+}
+
 // Why the context that is wanted is not had, and what gives it.
 std::string WhatLimits(const FitInput& input, const FitReport& report) {
   const ModelConfig& model = input.worker.model;
   if (input.wanted_context <= model.context_length) {
-    return absl::StrCat("it needs --arena-bytes ", MebiBytes(report.target_arena_bytes), " and ",
-                        MemoryFlag(input), " ", MebiBytes(report.target_memory_bytes));
+    return absl::StrCat("it needs ", TargetSettings(input, report, " and "));
   }
   const std::optional<std::string> scaling = DocumentedRopeScaling(model);
   return absl::StrCat(
@@ -170,7 +191,8 @@ std::string DescribeLonger(const FitInput& input) {
 std::string StartLine(const FitInput& input, int64_t context) {
   return absl::StrCat("retroinfer serve --model ", input.model_folder,
                       input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
-                      input.number_types, " --arena-bytes ", MebiBytes(input.arena_bytes),
+                      input.number_types, input.retrieval_file.empty() ? "" : " --retrieval ",
+                      input.retrieval_file, " --arena-bytes ", MebiBytes(input.arena_bytes),
                       input.on_gpu ? " --device cuda" : " --memory ",
                       input.on_gpu ? "" : MebiBytes(input.memory_bytes), " --max-model-len ",
                       context, " --max-batch ", PlanInput(input, context).max_batch,
@@ -213,6 +235,9 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
                   std::string(input.worker.kv_format.name), ")\n");
+  if (!input.retrieval_file.empty()) {
+    absl::StrAppend(&text, "Budgets  ", input.retrieval_file, ": ", input.retrieval_budgets, "\n");
+  }
   absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
                   FormatByteSize(input.memory_bytes), " (", MemoryFlag(input), "), arena ",
                   FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
@@ -222,9 +247,8 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
                     WhoNeeds(input), "\n");
   }
   if (report.target_context > report.largest_context) {
-    absl::StrAppend(&text, "For ", WithThousands(report.target_context), " tokens: --arena-bytes ",
-                    MebiBytes(report.target_arena_bytes), ", ", MemoryFlag(input), " ",
-                    MebiBytes(report.target_memory_bytes), "\n");
+    absl::StrAppend(&text, "For ", WithThousands(report.target_context),
+                    " tokens: ", TargetSettings(input, report, ", "), "\n");
   }
   if (!report.status.ok()) {
     return absl::StrCat(text, "It does not fit: ", std::string(report.status.message()), "\n");
@@ -254,6 +278,7 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
       {"target_memory_bytes", report.target_memory_bytes},
   };
   if (!input.rope_scaling.empty()) json["rope_scaling"] = input.rope_scaling;
+  if (!input.retrieval_file.empty()) json["retrieval_budgets"] = input.retrieval_budgets;
   if (const auto scaling = DocumentedRopeScaling(input.worker.model)) {
     json["documented_rope_scaling"] = *scaling;
   }

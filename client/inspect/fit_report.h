@@ -21,8 +21,10 @@ struct FitInput {
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
   std::string rope_scaling;            // as it was given (rope_scaling.h); empty: config.json's
   std::string model_folder = "DIR";    // as the command line to start with names it
-  std::string number_types;  // options of `serve` that were given: " --kv-dtype int8", or empty
-  bool has_weights = true;   // false: weight_bytes follows from config.json alone
+  std::string number_types;    // options of `serve` that were given: " --kv-dtype int8", or empty
+  std::string retrieval_file;  // as it was given; empty: none
+  std::string retrieval_budgets;  // what it says (common::DescribeBudgets)
+  bool has_weights = true;        // false: weight_bytes follows from config.json alone
   PolicyKind policy = PolicyKind::kWave;
   int64_t users = 1;             // that have a context each at a time
   uint64_t available_bytes = 0;  // what the machine can still give

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -11,12 +10,10 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
-#include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/model/kept_weights.h"
-#include "gpu_worker/model/missing_weights.h"
-#include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/stored_model.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "text/tokenizer/chat_template.h"
@@ -34,29 +31,19 @@ absl::Status CheckKeys(const ModelConfig& config, const Checkpoint& checkpoint,
   return CheckBiasesOf(config, checkpoint, format, num_threads);
 }
 
-// Or what people have in their place.
-bool HasWeights(const std::filesystem::path& folder) {
-  if (!InsteadOfWeights(folder.string()).empty()) return true;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".safetensors") return true;
-  }
-  return false;
-}
-
-absl::StatusOr<ModelConfig> ReadConfig(const std::string& folder, const ModelFileOptions& options) {
-  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(folder));
+absl::StatusOr<ModelConfig> ReadConfig(const StoredModel& model, const ModelFileOptions& options) {
+  ASSIGN_OR_RETURN(ModelConfig config, model.ReadConfig());
   RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config));
   return config;
 }
 
 // What follows from config.json alone.
-absl::StatusOr<ModelFiles> ReadConfigAlone(const std::string& folder,
+absl::StatusOr<ModelFiles> ReadConfigAlone(const StoredModel& model,
                                            const ModelFileOptions& options) {
   ModelFiles files;
   files.has_weights = false;
   files.chat_template = "none";
-  ASSIGN_OR_RETURN(files.config, ReadConfig(folder, options));
+  ASSIGN_OR_RETURN(files.config, ReadConfig(model, options));
   ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
   files.weight_bytes_cpu = KeptRandomWeightBytes(files.config, keep, kCpuNeeds);
   files.weight_bytes_gpu = KeptRandomWeightBytes(files.config, keep, kCudaNeeds);
@@ -74,13 +61,13 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
                                  ? std::filesystem::absolute(path).parent_path().string()
                                  : path;
   ModelFiles files;
-  RETURN_IF_ERROR(RequireModelFolder(folder));
-  if (!options.needs_weights && (is_config || !HasWeights(folder))) {
-    return ReadConfigAlone(folder, options);
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoredModel> model, StoredModel::Open(folder));
+  if (!options.needs_weights && (is_config || !model->HasWeights())) {
+    return ReadConfigAlone(*model, options);
   }
-  ASSIGN_OR_RETURN(files.config, ReadConfig(folder, options));
-  RETURN_IF_ERROR(LoadGenerationConfig(folder, files.config).status());
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
+  ASSIGN_OR_RETURN(files.config, ReadConfig(*model, options));
+  RETURN_IF_ERROR(model->ReadGeneration(files.config).status());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, model->ReadTokenizer());
   if (tokenizer->vocab_size() > files.config.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder, ": the tokenizer has ", tokenizer->vocab_size(), " tokens, the model's vocabulary ",
@@ -97,7 +84,7 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   }
   files.chat_template = chat_template->source();
   files.chat_template_problem = chat_template->problem();
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, model->OpenWeights(files.config));
   TakeStoredType(checkpoint, files.config);
   RETURN_IF_ERROR(CheckTensors(files.config, checkpoint));
   RETURN_IF_ERROR(CheckKeys(files.config, checkpoint, options.kv_dtype));

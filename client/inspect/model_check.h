@@ -1,4 +1,4 @@
-// What can be wrong with a model folder, found before anything is started or allocated for it.
+// What can be wrong with a model on the disk, found before anything is started or allocated for it.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ struct ModelFileOptions {
   bool needs_weights = true;
 };
 
-// Reads all that the worker will read of the folder `path` but the weights themselves, of which it
-// reads the headers; where keys are to be stored in eight bits, and have biases, the weights that
-// tell whether these are too large.
+// Reads all that the worker will read of the model `path` (StoredModel) but the weights themselves,
+// of which it reads the headers; where keys are to be stored in eight bits, and have biases, the
+// weights that tell whether these are too large.
 //
 // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a template file that the
 //          worker would refuse. It does not refuse a folder for its own template.

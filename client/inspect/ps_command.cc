@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,6 +16,8 @@
 #include "client/command/commands.h"
 #include "client/command/connection.h"
 #include "client/command/number_format.h"
+#include "client/command/server_registry.h"
+#include "client/inspect/segment_report.h"
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
 #include "common/config/socket_dir.h"
@@ -153,28 +158,97 @@ Answer<WorkerInfo> AskWorker(const Connection& connection) {
   return {std::move(info), ""};
 }
 
-Answer<StoreStats> AskStore(const std::string& address) {
+struct StoreInfo {
+  StoreStats stats;
+  std::vector<SegmentLine> segments;  // with --segments
+};
+
+Answer<StoreInfo> AskStore(const std::string& address, bool with_segments) {
   const auto stub = kvstore::v1::KvStoreService::NewStub(
       grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kCallTime);
-  StoreStats stats;
-  const grpc::Status status = stub->GetStats(&context, {}, &stats);
+  StoreInfo info;
+  grpc::Status status = stub->GetStats(&context, {}, &info.stats);
   if (!status.ok()) {
     return {std::nullopt, absl::StrCat("no store answers at ", address, " (",
                                        status.error_message(), "): name its --socket-dir")};
   }
-  return {std::move(stats), ""};
+  if (with_segments) status = ReadSegments(*stub, &info.segments);
+  if (!status.ok()) {
+    return {std::nullopt, absl::StrCat("the store at ", address, " does not list its segments (",
+                                       status.error_message(), ")")};
+  }
+  return {std::move(info), ""};
 }
 
-void PrintJson(const Answer<WorkerInfo>& worker, const Answer<StoreStats>& store, std::FILE* out) {
+// Where the services of one server are asked.
+struct ServerPlace {
+  ConnectionOptions worker;
+  std::string socket_dir;
+
+  std::string StoreAddress() const { return absl::StrCat("unix:", socket_dir, "/kv_store.sock"); }
+};
+
+struct ServerAnswers {
+  Answer<WorkerInfo> worker;
+  Answer<StoreInfo> store;
+
+  bool AreWhole() const { return worker.response.has_value() && store.response.has_value(); }
+};
+
+// Servers that run here, if there are any: each worker is asked on the socket in its folder, which
+// speaks plain text.
+std::vector<ServerPlace> FindServers(const ConnectionOptions& options) {
+  const std::vector<std::string> usual = {common::SocketDirOf(common::DefaultSocketDir()),
+                                          "/run/retroinfer"};
+  std::vector<ServerPlace> places;
+  for (const std::string& folder : ServerRegistry().Running(usual)) {
+    ServerPlace place = {options, folder};
+    const std::string socket = absl::StrCat(folder, "/generation.sock");
+    if (std::filesystem::exists(socket)) place.worker.address = absl::StrCat("unix:", socket);
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
+nlohmann::json AnswersJson(const ServerAnswers& answers, bool with_segments) {
+  const auto& [worker, store] = answers;
   nlohmann::json json;
   json["gpu_worker"] = worker.response.has_value() ? WorkerJson(*worker.response)
                                                    : nlohmann::json{{"problem", worker.problem}};
   json["kv_store_service"] = store.response.has_value()
-                                 ? StoreJson(*store.response)
+                                 ? StoreJson(store.response->stats)
                                  : nlohmann::json{{"problem", store.problem}};
+  if (with_segments && store.response.has_value()) {
+    json["kv_store_service"]["segments"] = SegmentsJson(store.response->segments);
+  }
+  return json;
+}
+
+// One object for one server, a list of them for several.
+void PrintJson(const std::vector<ServerPlace>& places, const std::vector<ServerAnswers>& answers,
+               bool with_segments, std::FILE* out) {
+  nlohmann::json servers = nlohmann::json::array();
+  for (size_t i = 0; i < places.size(); ++i) {
+    servers.push_back(AnswersJson(answers[i], with_segments));
+    servers.back()["socket_dir"] = places[i].socket_dir;
+  }
+  const nlohmann::json json =
+      servers.size() == 1 ? servers[0] : nlohmann::json{{"servers", servers}};
   std::fprintf(out, "%s\n", json.dump(2).c_str());
+}
+
+void Print(const std::vector<ServerPlace>& places, const std::vector<ServerAnswers>& answers,
+           bool with_segments, std::FILE* out) {
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (i > 0) std::fputc('\n', out);
+    const auto& [worker, store] = answers[i];
+    if (worker.response.has_value()) PrintWorker(*worker.response, places[i].worker.address, out);
+    if (!store.response.has_value()) continue;
+    PrintStore(store.response->stats, places[i].StoreAddress(), out);
+    if (with_segments) PrintSegments(store.response->segments, out);
+  }
 }
 
 }  // namespace
@@ -183,33 +257,43 @@ int PsCommand(int argc, const char* const* argv, const Streams& streams) {
   ConnectionOptions connection_options;
   std::string socket_dir = common::DefaultSocketDir();
   bool json = false;
-  common::Settings settings("Shows what worker and store are doing.", common::kBuildVersion);
+  bool with_segments = false;
+  common::Settings settings(
+      "Shows what worker and store are doing: of the servers of this user that run here, or of the "
+      "one that --address and --socket-dir name.",
+      common::kBuildVersion);
   AddConnectionOptions(&settings, &connection_options);
   settings.app().add_option("--socket-dir", socket_dir,
                             "Socket folder of the kv_store_service, as that got it");
+  settings.app().add_flag("--segments", with_segments,
+                          "List the segments in the arena, and how their clusters lie in pages");
   settings.app().add_flag("--json", json, "Write one JSON object");
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
-  const auto connection = Connection::Open(connection_options);
-  if (!connection.ok()) {
-    return Fail(streams, "ps", std::string(connection.status().message()), kExitUsage);
+  const auto is_given = [&](const char* flag) { return settings.app().count(flag) > 0; };
+  std::vector<ServerPlace> places;
+  if (!is_given("--address") && !is_given("--socket-dir") && !is_given("--tls-ca")) {
+    places = FindServers(connection_options);
   }
-  const std::string store_address =
-      absl::StrCat("unix:", common::SocketDirOf(socket_dir), "/kv_store.sock");
-  const Answer<WorkerInfo> worker = AskWorker(**connection);
-  const Answer<StoreStats> store = AskStore(store_address);
-  if (json) {
-    PrintJson(worker, store, streams.out);
-  } else {
-    if (worker.response.has_value()) {
-      PrintWorker(*worker.response, connection_options.address, streams.out);
+  if (places.empty()) places = {{connection_options, common::SocketDirOf(socket_dir)}};
+
+  std::vector<ServerAnswers> answers;
+  for (const ServerPlace& place : places) {
+    const auto connection = Connection::Open(place.worker);
+    if (!connection.ok()) {
+      return Fail(streams, "ps", std::string(connection.status().message()), kExitUsage);
     }
-    if (store.response.has_value()) PrintStore(*store.response, store_address, streams.out);
+    answers.push_back({AskWorker(**connection), AskStore(place.StoreAddress(), with_segments)});
   }
+  (json ? PrintJson : Print)(places, answers, with_segments, streams.out);
   std::fflush(streams.out);
-  for (const std::string& problem : {worker.problem, store.problem}) {
-    if (!problem.empty()) Fail(streams, "ps", problem, kExitFailed);
+  bool all = true;
+  for (const ServerAnswers& server : answers) {
+    all &= server.AreWhole();
+    for (const std::string& problem : {server.worker.problem, server.store.problem}) {
+      if (!problem.empty()) Fail(streams, "ps", problem, kExitFailed);
+    }
   }
-  return worker.response.has_value() && store.response.has_value() ? kExitOk : kExitFailed;
+  return all ? kExitOk : kExitFailed;
 }
 
 }  // namespace retroinfer::client

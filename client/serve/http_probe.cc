@@ -13,8 +13,10 @@
 namespace retroinfer::client {
 namespace {
 
+// Something that the gateway answers by itself: to ask the worker would begin the pauses between
+// attempts to connect before there is one.
 constexpr std::string_view kRequest =
-    "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    "HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 constexpr std::string_view kAnswer = "HTTP/1.1 ";
 
 }  // namespace

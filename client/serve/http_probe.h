@@ -7,7 +7,7 @@
 
 namespace retroinfer::client {
 
-// Whether GET /health at `address` ("unix:" and a path) has an answer within `timeout`, whatever
+// Whether HEAD / at `address` ("unix:" and a path) has an answer within `timeout`, whatever
 // its status: a gateway serves also while its worker does not.
 bool AnswersHttp(const std::string& address, absl::Duration timeout);
 

@@ -12,11 +12,13 @@
 #include "client/command/connection.h"
 #include "client/command/interrupt.h"
 #include "client/command/number_format.h"
+#include "client/command/server_registry.h"
 #include "client/serve/serve_options.h"
 #include "client/serve/supervisor.h"
 #include "common/build_info/build_info.h"
 #include "common/log/process_log.h"
 #include "common/process/thread_limit.h"
+#include "common/retrieval/retrieval_file.h"
 #include "common/rpc/policy_name.h"
 #include "common/service/service_notifier.h"
 #include "common/shm/folder_lock.h"
@@ -26,6 +28,25 @@ namespace retroinfer::client {
 namespace {
 
 namespace v1 = generation::v1;
+
+// Which budget wave has, and how to have one that was measured.
+void LogRetrieval(const ServeOptions& options, const v1::GetModelInfoResponse& info) {
+  const std::string& file = options.Passed("--retrieval");
+  if (info.retrieval_budgets_size() > 0) {
+    if (const auto budgets = common::ReadRetrievalFile(file); budgets.ok()) {
+      spdlog::info("policy wave retrieves what {} says: {}", file,
+                   common::DescribeBudgets(*budgets));
+    }
+    return;
+  }
+  const bool is_chosen = !options.Passed("--retrieval-ratio").empty() || file == "none" ||
+                         info.load_format() == "dummy";
+  if (is_chosen || info.default_attention().policy() != v1::ATTENTION_POLICY_WAVE) return;
+  spdlog::info(
+      "policy wave retrieves {:.3g} % of a context, which was not measured with this model: "
+      "'retroinfer tune --model {} --text FILE' finds what your text needs",
+      100 * info.default_attention().retrieval_ratio(), options.Passed("--model"));
+}
 
 void LogReady(const ServeOptions& options) {
   const auto connection = Connection::Open(
@@ -46,6 +67,7 @@ void LogReady(const ServeOptions& options) {
   }
   spdlog::info("KV capacity: {}longest request {} tokens", capacities,
                WithThousands(info.max_model_len()));
+  LogRetrieval(options, info);
 }
 
 // The folder for this `serve` alone. Services that somebody else runs there would be taken for its
@@ -61,6 +83,14 @@ absl::StatusOr<common::FolderLock> TakeFolder(const std::string& folder) {
     }
   }
   return lock;
+}
+
+// For `retroinfer ps`, without which the server serves as well.
+void NoteServer(const ServerRegistry& registry, const std::string& socket_dir) {
+  if (const absl::Status status = registry.Add(socket_dir); !status.ok()) {
+    spdlog::debug("'retroinfer ps' will need --socket-dir {}: {}", socket_dir,
+                  std::string(status.message()));
+  }
 }
 
 void Log(Supervisor::Severity severity, const std::string& message) {
@@ -133,8 +163,11 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
   for (const std::string& warning : settings.warnings()) spdlog::warn("{}", warning);
   const auto folder = TakeFolder(options.socket_dir);
+  const ServerRegistry registry;
+  if (folder.ok()) NoteServer(registry, options.socket_dir);
   status = folder.ok() ? CheckPorts(options) : folder.status();
   if (status.ok()) status = Supervise(options, interrupts);
+  registry.Remove();
   if (status.ok()) return kExitOk;
   spdlog::critical("{}", std::string(status.message()));
   // A service manager does not start it again then.

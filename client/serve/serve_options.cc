@@ -12,9 +12,11 @@
 #include "absl/strings/str_split.h"
 #include "client/inspect/model_check.h"
 #include "common/door/listen_socket.h"
+#include "common/files/regular_file.h"
+#include "common/retrieval/retrieval_file.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/stored_model.h"
 
 namespace retroinfer::client {
 namespace {
@@ -30,8 +32,10 @@ struct PassedOption {
   const char* default_value = "";  // of the service, for people; empty: none worth a word
 };
 constexpr char kModelNames[] = "--served-model-name";
+constexpr char kRetrieval[] = "--retrieval";
 constexpr PassedOption kPassedOptions[] = {
-    {"--model", Service::kWorker, "--model", "Model folder (Hugging Face layout)"},
+    {"--model", Service::kWorker, "--model",
+     "Model: a folder (Hugging Face layout) or a GGUF file"},
     {"--load-format", Service::kWorker, "--load-format",
      "auto, or dummy: random weights, for measuring speed", "auto"},
     {"--model-shape", Service::kWorker, "--model-shape",
@@ -42,7 +46,7 @@ constexpr PassedOption kPassedOptions[] = {
      "Cosine between the queries of two steps over it", "as in text"},
     {kModelNames, Service::kWorker, kModelNames,
      "Names of the model, separated by commas, the first one its own; *: clients may use any over "
-     "HTTP. Default: the folder's name"},
+     "HTTP. Default: the folder's or the file's"},
     {"--chat-template", Service::kWorker, "--chat-template",
      "File with a Jinja chat template; default: the model folder's own"},
     {"--rope-scaling", Service::kWorker, "--rope-scaling",
@@ -99,7 +103,7 @@ constexpr PassedOption kPassedOptions[] = {
     {"--kv-dtype", Service::kWorker, "--kv-dtype",
      "Type of keys and values: auto, int8, bf16 or f32", "auto"},
     {"--index-dtype", Service::kWorker, "--index-dtype",
-     "Type of the wave index: auto, int8, bf16 or f32", "auto"},
+     "Type of the wave index: auto, coded, int8, bf16 or f32", "auto"},
     {"--weights-dtype", Service::kWorker, "--weights-dtype",
      "auto, bf16, fp8 or int4: layers rounded to 8 or 4 bits while they are loaded", "auto"},
     {"--activations-dtype", Service::kWorker, "--activations-dtype",
@@ -110,6 +114,9 @@ constexpr PassedOption kPassedOptions[] = {
      "wave"},
     {"--retrieval-ratio", Service::kWorker, "--retrieval-ratio",
      "Share of the clusters that wave attends exactly", "as --quality says"},
+    {kRetrieval, Service::kWorker, kRetrieval,
+     "File with the ratios that 'retroinfer tune' has found for this model; none: without",
+     "retrieval.toml of --cache-dir, if there is one"},
     {"--quality", Service::kWorker, "--quality",
      "How much wave retrieves: standard, or high, at most twice the bytes a step", "standard"},
     {"--estimation-ratio", Service::kWorker, "--estimation-ratio",
@@ -221,6 +228,7 @@ ServiceSpec WorkerSpec(const ServeOptions& options) {
                       .stop_grace = absl::Seconds(15),
                       .drain_timeout = options.drain_timeout,
                       .stops_first = true,
+                      .checks_settings = true,
                       .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat(
       "--listen=", options.is_private ? "" : absl::StrCat(ListenAddresses(options), ","),
@@ -240,6 +248,7 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
                       .stop_grace = absl::Seconds(5),
                       .drain_timeout = options.drain_timeout,
                       .health_is_http = true,
+                      .checks_settings = true,
                       .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat("--http=", options.Passed("--http"), ",", socket));
   spec.arguments.push_back(absl::StrCat("--worker=", WorkerAddress(options)));
@@ -256,6 +265,22 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
   return spec;
 }
 
+// The file that was measured for what --cache-dir keeps is used unless another budget is named. The
+// worker checks that it is of the model; that its text is right is found before the arena is there.
+absl::Status FindRetrieval(ServeOptions* options) {
+  std::string& file = options->passed[kRetrieval];
+  const std::string& cache = options->Passed("--cache-dir");
+  if (file.empty() && !cache.empty() && options->Passed("--retrieval-ratio").empty()) {
+    const std::string beside = absl::StrCat(cache, "/retrieval.toml");
+    if (common::SomethingIsAt(beside)) file = beside;
+  }
+  if (file.empty() || file == "none") return absl::OkStatus();
+  const absl::Status status = common::ReadRetrievalFile(file).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--retrieval: ", status.message(), "; --retrieval none serves without"));
+}
+
 // The worker would find these mistakes too, but after the store has allocated the arena.
 absl::Status CheckModel(const ServeOptions& options) {
   const std::string& folder = options.Passed("--model");
@@ -268,9 +293,8 @@ absl::Status CheckModel(const ServeOptions& options) {
   const std::string& scaling = options.Passed("--rope-scaling");
   if (!scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(scaling));
   if (folder.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(RequireModelFolder(folder));
-  return options.Passed("--model-shape").empty() ? LoadModelConfig(folder).status()
-                                                 : absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoredModel> model, StoredModel::Open(folder));
+  return options.Passed("--model-shape").empty() ? model->ReadConfig().status() : absl::OkStatus();
 }
 
 }  // namespace
@@ -305,9 +329,11 @@ absl::Status CheckServeOptions(ServeOptions* options) {
   options->socket_dir = common::SocketDirOf(options->socket_dir);
   if (options->bin_dir.empty()) options->bin_dir = OwnFolder();
   if (options->Passed("--model").empty() && options->Passed("--load-format") != "dummy") {
-    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
+    return absl::InvalidArgumentError(
+        "--model is missing: name a model folder or a GGUF file (see --help)");
   }
   RETURN_IF_ERROR(CheckModel(*options));
+  RETURN_IF_ERROR(FindRetrieval(options));
   for (const char* program : {"kv_store_service", "gpu_worker", "http_gateway"}) {
     if (std::string_view(program) == "http_gateway" && !HasGateway(*options)) continue;
     const std::string path = absl::StrCat(options->bin_dir, "/", program);
@@ -381,8 +407,9 @@ std::string WorkerAddress(const ServeOptions& options) {
 }
 
 std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options) {
-  std::vector<ServiceSpec> specs = {StoreSpec(options), WorkerSpec(options)};
+  std::vector<ServiceSpec> specs = {StoreSpec(options)};
   if (HasGateway(options)) specs.push_back(GatewaySpec(options));
+  specs.push_back(WorkerSpec(options));
   for (ServiceSpec& spec : specs) spec.log_path = options.log.file;
   return specs;
 }

@@ -67,7 +67,8 @@ std::string WorkerAddress(const ServeOptions& options);
 // Whether http_gateway is started, too.
 bool HasGateway(const ServeOptions& options);
 
-// The store, then the worker, then the gateway if there is one.
+// The store, then the gateway if there is one, then the worker: when the worker is ready, so is
+// everything. Until then the gateway says that the model is loading.
 std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options);
 
 }  // namespace retroinfer::client

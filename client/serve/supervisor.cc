@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "client/command/exit_code.h"
 #include "client/serve/http_probe.h"
+#include "client/serve/settings_check.h"
 #include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
 
@@ -99,6 +100,11 @@ absl::Status Supervisor::AwaitServing(Service& service) {
 }
 
 absl::Status Supervisor::Start() {
+  for (const Service& service : services_) {
+    if (service.spec.checks_settings) {
+      RETURN_IF_ERROR(CheckSettings(service.spec, should_stop_));
+    }
+  }
   for (Service& service : services_) {
     RETURN_IF_ERROR(StartService(service));
     RETURN_IF_ERROR(AwaitServing(service));

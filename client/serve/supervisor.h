@@ -24,7 +24,8 @@ struct ServiceSpec {
   // which ends that work. Zero: there is nothing to wait for.
   absl::Duration drain_timeout = absl::ZeroDuration();
   bool stops_first = false;      // before those behind it in the order of starting
-  bool health_is_http = false;   // it answers GET /health there, on a unix socket
+  bool health_is_http = false;   // it answers HTTP there, on a unix socket
+  bool checks_settings = false;  // takes --check-settings, see CheckSettings()
   bool counts_restarts = false;  // takes --restarts: how often it was restarted before
   int output = -1;               // takes its stdout and stderr, see ChildProcess::Start()
   std::string log_path = {};     // what `output` writes, for messages; empty: unknown
@@ -60,10 +61,11 @@ class Supervisor {
   // all have kHurryTime, at the third SIGKILL.
   Supervisor(std::vector<ServiceSpec> specs, std::function<int()> should_stop, Report report);
 
-  // Starts one service after the other, each when the one before is serving.
+  // Starts one service after the other, each when the one before is serving; before the first of
+  // them, those with checks_settings say what they think of theirs.
   //
   // Returns: CANCELLED if asked to stop; FAILED_PRECONDITION if a service ends meanwhile,
-  //          INVALID_ARGUMENT if it ends with kExitUsage.
+  //          INVALID_ARGUMENT if it ends with kExitUsage; as CheckSettings().
   absl::Status Start();
 
   // Returns: FAILED_PRECONDITION or INVALID_ARGUMENT as Start(), with the last lines of its log, if

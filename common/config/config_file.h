@@ -1,4 +1,4 @@
-// Files of settings.
+// Files of settings: TOML.
 #pragma once
 
 #include <string>
@@ -6,27 +6,26 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/config/config_entry.h"
 
 namespace retroinfer::common {
 
-struct ConfigEntry {
-  std::string name;                 // "arena-bytes"
-  std::vector<std::string> values;  // one, or those of a list
-  int line = 0;                     // from 1
+struct ConfigFile {
+  std::vector<ConfigEntry> entries;  // in the order of the file
+  std::string warning;               // what must be changed in the file; empty: nothing
 };
 
-// Parses lines `name = value`: a value is bare (up to a '#', without blanks around it), in single
-// or double quotes, or a list of such in brackets, on one line. A name alone stands for `name =
-// true`. Empty lines and those that begin with '#' or ';' are left out, and so is the heading
-// "[default]".
+// Parses TOML of one level: `name = value`, where a value is a string, a number, true or false, or
+// a list of such. What is no such TOML, but was understood before settings were TOML
+// (config_lines.h), is taken with a warning that says what to write instead.
 //
-// Returns: INVALID_ARGUMENT, with the number of the line, for anything else.
-absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text);
+// Returns: INVALID_ARGUMENT, with line and column, for anything else.
+absl::StatusOr<ConfigFile> ParseConfig(std::string_view text);
 
 // Reads and parses a file.
 //
 // Returns: as ParseConfig; errors of the system if it cannot be read; INVALID_ARGUMENT if it is
-//          larger than 1 MiB. Messages name the file.
-absl::StatusOr<std::vector<ConfigEntry>> ReadConfigFile(const std::string& path);
+//          larger than 1 MiB. Messages and the warning name the file.
+absl::StatusOr<ConfigFile> ReadConfigFile(const std::string& path);
 
 }  // namespace retroinfer::common

@@ -69,7 +69,7 @@ Settings::Settings(std::string description, const std::string& version)
     return absl::StrCat(app_.get_name(), " ", version, " (", kBuildRevision, ")");
   });
   app_.formatter(std::make_shared<HelpFormat>());
-  app_.add_option("--config", config_path_, "Read settings from this file: lines name=value");
+  app_.add_option("--config", config_path_, "Read settings from this file (TOML)");
 }
 
 CLI::Option* Settings::AddByteSize(const std::string& flag, uint64_t* value,
@@ -125,6 +125,11 @@ CLI::Option* Settings::AddDuration(const std::string& flag, absl::Duration* valu
       ->default_str(absl::FormatDuration(*value));
 }
 
+void Settings::AddCheckFlag() {
+  app_.add_flag("--check-settings", checks_only_,
+                "Only say what is wrong with the settings; exit code 0: nothing");
+}
+
 void Settings::NameVariable(const std::string& flag, const std::string& variable) {
   variables_[flag.substr(2)] = variable;
 }
@@ -150,10 +155,13 @@ std::string Settings::VariableOf(const std::string& name) const {
 
 absl::Status Settings::AddConfig(const std::string& path, bool is_shared,
                                  std::vector<Argument>* arguments) {
-  ASSIGN_OR_RETURN(const std::vector<ConfigEntry> entries, ReadConfigFile(path));
+  ASSIGN_OR_RETURN(const ConfigFile file, ReadConfigFile(path));
+  if (!file.warning.empty()) warnings_.push_back(file.warning);
   const std::vector<std::string> names = OwnNames();
-  for (const ConfigEntry& entry : entries) {
-    const std::string place = absl::StrCat(path, ", line ", entry.line);
+  for (const ConfigEntry& entry : file.entries) {
+    const std::string place =
+        absl::StrCat(path, ", line ", entry.line,
+                     entry.column == 0 ? "" : absl::StrCat(", column ", entry.column));
     if (entry.name == kConfig) {
       return absl::InvalidArgumentError(absl::StrCat(place, ": a file cannot name another one"));
     }
@@ -217,6 +225,8 @@ absl::Status Settings::Explain(const CLI::ParseError& error,
     absl::StrAppend(&message, " (from ", argument.origin, ")");
     break;
   }
+  // What a file means may not be what was meant.
+  for (const std::string& warning : warnings_) absl::StrAppend(&message, "; ", warning);
   return absl::InvalidArgumentError(absl::StrCat(message, " (see --help)"));
 }
 

@@ -14,8 +14,8 @@
 namespace retroinfer::common {
 
 // Wraps a CLI::App. Each option `--some-name` can also be set by the environment variable
-// RETROINFER_SOME_NAME (if not empty) and by `some-name=value` in the file that --config (or
-// RETROINFER_CONFIG) names, in the form of config_file.h. Programs share one environment: a
+// RETROINFER_SOME_NAME (if not empty) and by `some-name = value` in the file that --config (or
+// RETROINFER_CONFIG) names, in TOML (config_file.h). Programs share one environment: a
 // variable that belongs to another program is left alone, and so are, in the file that
 // RETROINFER_CONFIG names, the settings of other programs.
 //
@@ -45,6 +45,10 @@ class Settings {
   // Says in the help what holds where `flag` is not given, if the option itself does not know.
   void DescribeDefault(const std::string& flag, const std::string& text);
 
+  // Adds --check-settings, for programs that another one starts: whoever starts them learns of
+  // mistakes before there is anything to take down again.
+  void AddCheckFlag();
+
   // Parses; afterwards the variables of all options are set. For --option-list: option_list.h.
   //
   // Returns: INVALID_ARGUMENT with what is wrong, from where it came, and the name that was perhaps
@@ -52,13 +56,17 @@ class Settings {
   //          of the system if that cannot be read.
   absl::StatusOr<Outcome> Parse(int argc, const char* const* argv);
 
-  // What Parse() found strange and left alone: variables RETROINFER_... that no program knows.
+  // Whether --check-settings was given: the program is to say what is wrong, and to end before it
+  // takes memory, ports or files.
+  bool checks_only() const { return checks_only_; }
+  // What Parse() found strange and left alone: variables RETROINFER_... that no program knows,
+  // and what is wrong in a file but was understood.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   struct Argument {
     std::string text;    // "--name=value"
-    std::string origin;  // "RETROINFER_NAME", "file:3"
+    std::string origin;  // "RETROINFER_NAME", "file, line 3, column 8"
   };
 
   // Long names of options by which they can be set outside of the command line.
@@ -72,6 +80,7 @@ class Settings {
 
   CLI::App app_;
   std::string config_path_;
+  bool checks_only_ = false;
   std::map<std::string, std::string> variables_;  // of names that NameVariable() was told
   std::vector<std::string> warnings_;
 };

@@ -8,19 +8,10 @@
 #include <set>
 #include <utility>
 
-#define TOML_EXCEPTIONS 0
-#define TOML_HEADER_ONLY 1
-// In a release build toml++ has the compiler take for granted what a bad file makes false, and its
-// own refusal of such a file is lost. So it is told not to.
-#pragma push_macro("NDEBUG")
-#undef NDEBUG
-#define TOML_ASSERT(expr) static_assert(true)
-#include <toml++/toml.h>
-#pragma pop_macro("NDEBUG")
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/files/regular_file.h"
+#include "common/files/toml_text.h"
 #include "common/hash/hex_digits.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
@@ -42,27 +33,6 @@ absl::Status ErrorAt(const toml::source_region& where, std::string_view message)
 
 absl::Status ErrorAt(const toml::node& node, std::string_view message) {
   return ErrorAt(node.source(), message);
-}
-
-// The tables by which toml++ tells letters have gaps where its behaviour is undefined, as it is for
-// some control characters. It looks at none of a comment's letters.
-absl::Status CheckCharacters(std::string_view text) {
-  for (int64_t line = 1; !text.empty(); ++line) {
-    const std::string_view row = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), row.size() + 1));
-    const size_t first = row.find_first_not_of(" \t");
-    const bool is_comment = first != std::string_view::npos && row[first] == '#';
-    for (const unsigned char c : row) {
-      if ((c >= 0x20 && c < 0x7f) || c == '\t' || c == '\r') continue;
-      if (is_comment && c >= 0x80) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          "line ", line,
-          c < 0x80
-              ? ": a control character"
-              : ": a character that is not ASCII, which only lines that are comments may have"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 bool IsName(std::string_view name) {
@@ -209,7 +179,7 @@ absl::StatusOr<TenantEntry> ReadTenant(const toml::node& node) {
 }  // namespace
 
 absl::StatusOr<KeyRing> KeyRing::Parse(std::string_view text) {
-  RETURN_IF_ERROR(CheckCharacters(text));
+  RETURN_IF_ERROR(CheckTomlCharacters(text));
   const toml::parse_result parsed = toml::parse(text);
   if (!parsed) {
     return ErrorAt(parsed.error().source(), parsed.error().description());

@@ -77,6 +77,15 @@ absl::StatusOr<std::string> TlsCertificates::ReadAll() const {
   return texts;
 }
 
+absl::Status TlsCertificates::Check(const TlsFiles& files) {
+  const bool has_certificate = !files.certificate.empty();
+  if (has_certificate != !files.key.empty() || (!files.client_ca.empty() && !has_certificate)) {
+    return absl::InvalidArgumentError(
+        "TLS needs --tls-certificate and --tls-key together; --tls-client-ca needs both");
+  }
+  return has_certificate ? Load(files).status() : absl::OkStatus();
+}
+
 absl::StatusOr<bool> TlsCertificates::Reload() {
   absl::StatusOr<std::string> texts = ReadAll();
   // An error that stays is told once.

@@ -31,6 +31,11 @@ class TlsCertificates {
   static absl::StatusOr<std::unique_ptr<TlsCertificates>> Load(
       const TlsFiles& files, TlsProtocol protocol = TlsProtocol::kHttp2);
 
+  // Says what is wrong with the files, if they are given at all.
+  //
+  // Returns: as Load(); INVALID_ARGUMENT, with the flags, if some of them are missing.
+  static absl::Status Check(const TlsFiles& files);
+
   // Reads the files again if they have changed. New ones that are not good, or have expired, leave
   // everything as it was; the same bad files are an error only once. Returns whether there are new
   // ones.

@@ -19,7 +19,15 @@ inline constexpr size_t kPageBytes = 2048;
 
 // Part of segment headers, exported files, the store's state, fingerprints and the protocol between
 // the services: never give a number to another format.
-enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kBf16Int8 = 4, kInt8 = 5 };
+enum class KvFormatId : uint32_t {
+  kF32 = 1,
+  kBf16 = 2,
+  kF16 = 3,
+  kBf16Int8 = 4,
+  kInt8 = 5,
+  kBf16Coded = 6,
+  kInt8Coded = 7
+};
 
 // What has a scale of its own: a factor that its elements are multiplied by. Scales lie behind the
 // array; kVectorWithin: each vector has one, which is written into its own elements.
@@ -83,6 +91,8 @@ struct KvFormat {
                                    // or a prefix that is found would give other tokens than one
                                    // that is computed
   size_t page_vector_bytes = kPageBytes;  // keys and values of a full page, scales apart
+  uint32_t token_code_bits = 0;  // of a channel in a token's code (token_code.h): 2, or 0 where
+                                 // tokens have no codes
 
   friend bool operator==(const KvFormat&, const KvFormat&) = default;
 };
@@ -150,9 +160,26 @@ inline constexpr KvFormat kInt8Kv{.id = KvFormatId::kInt8,
                                   .value_sum = kInt8Vectors,
                                   .prompt = DType::kBf16};
 
+// The same two with a code for each token, by which pages are chosen (decision 0085).
+inline constexpr KvFormat kBf16CodedKv{.id = KvFormatId::kBf16Coded,
+                                       .name = "bf16_coded",
+                                       .token = {.element = DType::kBf16},
+                                       .centroid = kInt8Vectors,
+                                       .value_sum = kInt8Vectors,
+                                       .prompt = DType::kBf16,
+                                       .token_code_bits = 2};
+inline constexpr KvFormat kInt8CodedKv{.id = KvFormatId::kInt8Coded,
+                                       .name = "int8_coded",
+                                       .token = kEightBitTokens,
+                                       .centroid = kInt8Vectors,
+                                       .value_sum = kInt8Vectors,
+                                       .prompt = DType::kBf16,
+                                       .token_code_bits = 2};
+
 // All formats that there are, by number; and of each type of pages the one that has the index which
 // nobody has to name.
-inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv, kBf16Int8Kv, kInt8Kv};
+inline constexpr KvFormat kKvFormats[] = {kF32Kv,  kBf16Kv,      kF16Kv,      kBf16Int8Kv,
+                                          kInt8Kv, kBf16CodedKv, kInt8CodedKv};
 inline constexpr KvFormat kChosenKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv, kInt8Kv};
 
 // The format of a number that came from a file or another process.
@@ -160,12 +187,13 @@ inline constexpr KvFormat kChosenKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv, kInt8Kv
 // Returns: INVALID_ARGUMENT, with the numbers that are known, if there is none.
 absl::StatusOr<KvFormat> KvFormatOfNumber(uint32_t number);
 
-// What --kv-dtype and --index-dtype, and metrics, call a format: the types of its elements.
+// What --kv-dtype and --index-dtype, and metrics, call a format: the types of its elements; an
+// index with codes of tokens is "coded".
 constexpr std::string_view PagesName(const KvFormat& format) {
   return DTypeName(format.token.element);
 }
 constexpr std::string_view IndexName(const KvFormat& format) {
-  return DTypeName(format.centroid.element);
+  return format.token_code_bits != 0 ? "coded" : DTypeName(format.centroid.element);
 }
 
 // The format whose pages and index are called so; `index` "auto": the chosen one with these pages.

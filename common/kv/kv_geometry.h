@@ -31,15 +31,47 @@ inline constexpr uint32_t kDenseBlockTokens = 64;  // a whole number of pages in
 static_assert(kPrefillSegmentTokens % kDecodeSegmentTokens == 0);
 static_assert(kDecodeSegmentTokens / kTokensPerCluster == kClustersPerMetaBlock);
 
+// Longest window of a window layer: what it holds of a sequence must stay small beside a segment.
+inline constexpr uint32_t kMaxLayerWindow = 8192;
+// Kept tokens of window layers begin at multiples of this, the largest block of keys that attention
+// to a prompt sums up at a time: so what a token sums up does not depend on where its prompt was
+// cut.
+inline constexpr uint32_t kWindowStep = 128;
+
 struct KvGeometry {
-  uint32_t num_layers = 0;
+  uint32_t num_layers = 0;  // whose tokens are indexed: a token sees all before it
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;
   KvFormat format;
+  // Window layers, beside those: a token sees the newest `window_tokens`, itself included, or
+  // fewer. Their KV is in no cluster; a segment ends with what the next token needs of it
+  // (segment_layout.h). Both are 0, or neither is.
+  uint32_t num_window_layers = 0;
+  uint32_t window_tokens = 0;
 
   // Returns INVALID_ARGUMENT unless 1 <= num_layers <= 1024, 1 <= num_kv_heads <= 1024, head_dim is
-  // 64 or 128, and dense blocks are whole pages of the format.
+  // 64 or 128, dense blocks are whole pages of the format, and window layers are 0 with a window of
+  // 0, or up to 1024 with one of 1 to kMaxLayerWindow. Codes of tokens need a power of two as
+  // head_dim, which the message says first.
   absl::Status Validate() const;
+
+  // Layers of the model.
+  constexpr uint32_t num_model_layers() const { return num_layers + num_window_layers; }
+  constexpr bool has_window_layers() const { return num_window_layers > 0; }
+  // The window layers as a geometry of their own: of their dense blocks.
+  constexpr KvGeometry of_window_layers() const {
+    return {num_window_layers, num_kv_heads, head_dim, format};
+  }
+  // First token of window layers that is kept when the next token is at `position`.
+  constexpr int64_t WindowBegin(int64_t position) const {
+    const int64_t first = position + 1 - static_cast<int64_t>(window_tokens);
+    return first <= 0 ? 0 : first / kWindowStep * kWindowStep;
+  }
+  // Most tokens from WindowBegin(position) to `position`, in dense blocks.
+  constexpr uint32_t max_window_blocks() const {
+    if (window_tokens == 0) return 0;
+    return (window_tokens - 1 + kWindowStep - 1 + kDenseBlockTokens - 1) / kDenseBlockTokens;
+  }
 
   constexpr PageLayout page() const { return {format, head_dim}; }
   constexpr uint32_t tokens_per_page() const { return page().tokens; }

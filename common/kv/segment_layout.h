@@ -13,8 +13,17 @@
 //   order_offset       2*L*H*n      uint16 [L][H][n]: for each token in page order (cluster by
 //                                   cluster, in the order of their entries) its index in the
 //                                   segment
+//   codes_offset       L*H*n/1024*K codes [L][H][n/1024] of tokens in page order, by 1024
+//                                   (token_code.h); K is 0 in formats without them
+//   tail_page*p        b*B          the window layers' tail: b dense blocks, only with W > 0
+//                                   window layers
 //   first_kv_page*p    p*pages      KV pages; clusters in any order, each a run of consecutive
 //                                   pages, no two overlapping
+//
+// The tail holds the newest tokens before the segment's end that a token behind that end may see in
+// window layers: from KvGeometry::WindowBegin(end) on, wherever the segment begins, in dense blocks
+// [W][H][64 / tokens of a page] of B bytes. b is KvGeometry::max_window_blocks(); what lies behind
+// the last token is unspecified.
 //
 // In f32 and bf16, p is 2048 and an array of 64 vectors 256*d or 128*d bytes; an index in int8 has
 // 64*d + 128.
@@ -25,11 +34,17 @@
 #include <type_traits>
 
 #include "common/kv/kv_geometry.h"
+#include "common/kv/token_code.h"
 
 namespace retroinfer {
 
 inline constexpr uint64_t kSegmentMagic = 0x31474553'4f525452;  // "RTROSEG1"
-inline constexpr uint32_t kSegmentVersion = 2;
+inline constexpr uint32_t kSegmentVersion = 2;                  // of models without window layers
+inline constexpr uint32_t kSegmentVersionWithTail = 3;          // of models with window layers
+
+constexpr uint32_t SegmentVersionOf(const KvGeometry& geometry) {
+  return geometry.has_window_layers() ? kSegmentVersionWithTail : kSegmentVersion;
+}
 
 struct SegmentHeader {
   uint64_t magic;
@@ -42,8 +57,11 @@ struct SegmentHeader {
   uint32_t format;       // KvFormatId
   uint32_t used_pages;   // pages of the extent in use, header and index included
   uint64_t token_begin;  // position in its sequence of the first token
+  // Version 3; zeros in version 2.
+  uint32_t num_window_layers;
+  uint32_t window_tokens;
 };
-static_assert(sizeof(SegmentHeader) == 48 && std::is_trivially_copyable_v<SegmentHeader>);
+static_assert(sizeof(SegmentHeader) == 56 && std::is_trivially_copyable_v<SegmentHeader>);
 
 // Where the tokens of one cluster are.
 struct ClusterEntry {
@@ -68,14 +86,21 @@ struct SegmentLayout {
             geometry.format.centroid.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)),
         value_sums_bytes(
             num_clusters / kClustersPerMetaBlock *
-            geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)) {
+            geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)),
+        codes_bytes(num_tokens / kDecodeSegmentTokens *
+                    TokenCodeLayout(geometry.format, geometry.head_dim).bytes) {
     const size_t heads = size_t{geometry.num_layers} * geometry.num_kv_heads;
     clusters_offset = page_bytes;
     centroids_offset = clusters_offset + heads * num_clusters * sizeof(ClusterEntry);
     value_sums_offset = centroids_offset + heads * centroids_bytes;
     order_offset = value_sums_offset + heads * value_sums_bytes;
-    index_end = order_offset + heads * num_clusters * kTokensPerCluster * sizeof(TokenOrder);
-    first_kv_page = static_cast<uint32_t>((index_end + page_bytes - 1) / page_bytes);
+    codes_offset = order_offset + heads * num_clusters * kTokensPerCluster * sizeof(TokenOrder);
+    index_end = codes_offset + heads * codes_bytes;
+    tail_page = static_cast<uint32_t>((index_end + page_bytes - 1) / page_bytes);
+    tail_block_bytes = size_t{geometry.num_window_layers} * geometry.num_kv_heads *
+                       (kDenseBlockTokens / geometry.tokens_per_page()) * page_bytes;
+    tail_bytes = geometry.max_window_blocks() * tail_block_bytes;
+    first_kv_page = tail_page + static_cast<uint32_t>(tail_bytes / page_bytes);
     // Each cluster wastes less than one page: m clusters of n tokens need at most
     // (n + m * (tokens_per_page - 1)) / tokens_per_page pages.
     const uint32_t per_page = geometry.tokens_per_page();
@@ -87,11 +112,16 @@ struct SegmentLayout {
   size_t page_bytes;            // of the format
   size_t centroids_bytes;       // of one (layer, head)
   size_t value_sums_bytes;      // of one (layer, head)
+  size_t codes_bytes;           // of one (layer, head)
   size_t clusters_offset;       // bytes
   size_t centroids_offset;      // bytes
   size_t value_sums_offset;     // bytes
   size_t order_offset;          // bytes
-  size_t index_end;             // bytes; zeros from here to first_kv_page
+  size_t codes_offset;          // bytes
+  size_t index_end;             // bytes; zeros from here to tail_page
+  uint32_t tail_page;           // pages; first_kv_page where there is no tail
+  size_t tail_block_bytes;      // of one dense block of window layers
+  size_t tail_bytes;            // of all of them
   uint32_t first_kv_page;       // pages
   uint32_t max_pages_per_head;  // pages of KV that one (layer, head) can need at most
   uint32_t max_pages;           // size of an extent that always suffices

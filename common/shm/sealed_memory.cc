@@ -24,21 +24,26 @@ constexpr uint64_t kBytesPerThreadMin = 16ull << 20;
 // Takes some 10 ms: how soon a stop is noticed.
 constexpr uint64_t kStep = 64ull << 20;
 
-bool IsSet(const std::atomic<bool>* stop) {
-  return stop != nullptr && stop->load(std::memory_order_relaxed);
+bool IsStopped(const AllocationWatch* watch) {
+  return watch != nullptr && watch->stop.load(std::memory_order_relaxed);
+}
+
+void NoteDone(AllocationWatch* watch, uint64_t bytes) {
+  if (watch != nullptr) watch->done_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 // Reserves all pages of the file. The kernel takes the file's lock for this, so threads would not
 // help; it leaves zeroing to the first touch.
-int AllocateAll(int fd, uint64_t bytes, const std::atomic<bool>* stop) {
+int AllocateAll(int fd, uint64_t bytes, AllocationWatch* watch) {
   for (uint64_t at = 0; at < bytes; at += kStep) {
-    if (IsSet(stop)) return ECANCELED;
+    if (IsStopped(watch)) return ECANCELED;
+    const uint64_t step = std::min(kStep, bytes - at);
     int error;
     do {
-      error = ::posix_fallocate(fd, static_cast<off_t>(at),
-                                static_cast<off_t>(std::min(kStep, bytes - at)));
+      error = ::posix_fallocate(fd, static_cast<off_t>(at), static_cast<off_t>(step));
     } while (error == EINTR);
     if (error != 0) return error;
+    NoteDone(watch, step);
   }
   return 0;
 }
@@ -56,7 +61,7 @@ void Touch(std::span<std::byte> memory) {
 
 // Populates all of new memory, unless it is stopped. Zeroing is bound by one core's bandwidth,
 // hence the threads.
-void TouchAll(std::span<std::byte> memory, int num_threads, const std::atomic<bool>* stop) {
+void TouchAll(std::span<std::byte> memory, int num_threads, AllocationWatch* watch) {
   const uint64_t shares = std::clamp<uint64_t>(memory.size() / kBytesPerThreadMin, 1,
                                                static_cast<uint64_t>(std::max(num_threads, 1)));
   const uint64_t num_pages = memory.size() / kAlignment;
@@ -66,8 +71,10 @@ void TouchAll(std::span<std::byte> memory, int num_threads, const std::atomic<bo
       const uint64_t begin = num_pages * i / shares * kAlignment;
       const uint64_t end = num_pages * (i + 1) / shares * kAlignment;
       const std::span<std::byte> part = memory.subspan(begin, end - begin);
-      for (uint64_t at = 0; at < part.size() && !IsSet(stop); at += kStep) {
-        Touch(part.subspan(at, std::min(kStep, part.size() - at)));
+      for (uint64_t at = 0; at < part.size() && !IsStopped(watch); at += kStep) {
+        const uint64_t step = std::min(kStep, part.size() - at);
+        Touch(part.subspan(at, step));
+        NoteDone(watch, step);
       }
     }
   });
@@ -76,7 +83,7 @@ void TouchAll(std::span<std::byte> memory, int num_threads, const std::atomic<bo
 }  // namespace
 
 absl::StatusOr<SealedMemory> SealedMemory::Create(const std::string& name, uint64_t bytes,
-                                                  int num_threads, const std::atomic<bool>* stop) {
+                                                  int num_threads, AllocationWatch* watch) {
   RI_CHECK(bytes > 0 && bytes % kAlignment == 0);
   RETURN_IF_ERROR(RequireAvailableMemory(bytes, name));
   SealedMemory memory;
@@ -87,7 +94,7 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(const std::string& name, uint6
   }
   const absl::Status stopped =
       absl::CancelledError(absl::StrCat("stopped while ", name, " was allocated"));
-  if (const int error = AllocateAll(memory.fd_.get(), bytes, stop); error != 0) {
+  if (const int error = AllocateAll(memory.fd_.get(), bytes, watch); error != 0) {
     if (error == ECANCELED) return stopped;
     return ErrnoStatus(error, absl::StrCat("allocating ", bytes, " bytes for ", name));
   }
@@ -95,8 +102,8 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(const std::string& name, uint6
     return ErrnoStatus(errno, absl::StrCat("sealing ", name));
   }
   RETURN_IF_ERROR(memory.Map(bytes));
-  TouchAll(memory.bytes(), num_threads, stop);
-  if (IsSet(stop)) return stopped;
+  TouchAll(memory.bytes(), num_threads, watch);
+  if (IsStopped(watch)) return stopped;
   return memory;
 }
 

@@ -13,6 +13,12 @@
 
 namespace retroinfer::common {
 
+// What other threads tell an allocation, and what they learn of it.
+struct AllocationWatch {
+  std::atomic<bool> stop{false};
+  std::atomic<uint64_t> done_bytes{0};  // of twice the size: each page is reserved, then populated
+};
+
 // A memfd whose size can never change, mapped readable and writable.
 //
 // Threads: the methods on one thread at a time; the bytes are shared and need their own protocol.
@@ -23,15 +29,14 @@ namespace retroinfer::common {
 class SealedMemory {
  public:
   // Makes zeroed memory of `bytes` bytes. `name` shows up in /proc only. Gives up soon after any
-  // thread has set `*stop`; null: never.
+  // thread has set `watch->stop`; null: nobody watches.
   //
   // REQUIRES: bytes > 0 and a multiple of 4096.
   // Returns:  RESOURCE_EXHAUSTED if that much memory is not available; the message has the numbers.
   //           CANCELLED if it was stopped.
   // Cost:     a page fault per 4 KiB, on up to `num_threads` threads.
   static absl::StatusOr<SealedMemory> Create(const std::string& name, uint64_t bytes,
-                                             int num_threads,
-                                             const std::atomic<bool>* stop = nullptr);
+                                             int num_threads, AllocationWatch* watch = nullptr);
 
   // Maps memory that another process made and takes the descriptor over. Hostile until checked.
   //

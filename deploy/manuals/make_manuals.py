@@ -132,7 +132,7 @@ def manual_page(command, number, see_also):
     if command.options:
         lines += [".SH SETTINGS", roff(
             "An option on the command line wins over its environment variable, that over the file "
-            "that --config names (a line option = value each), and that over the default.")]
+            "that --config names (TOML, a line option = value each), and that over the default.")]
     lines += [".SH \"SEE ALSO\"",
               ", ".join(f"\\fB{roff(page)}\\fR(1)" for page in see_also if page != command.page)]
     return "\n".join(lines) + "\n"

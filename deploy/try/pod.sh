@@ -40,7 +40,7 @@ SECRET
 play() { podman kube play --network none "$manifest" >"$engine/play.log" 2>&1; }
 
 ask() {  # number of the question: writes $engine/answer.json
-  podman exec -i "$worker" retroinfer generate --address 127.0.0.1:50051 \
+  podman exec -i "$worker" retroinfer generate --raw --address 127.0.0.1:50051 \
     --api-key-file /etc/retroinfer-api-key/key --temperature 0 --max-tokens 32 --quiet --json - \
     <"$engine/prompt-$1" >"$engine/answer.json" || fail "question $1 got no answer"
   local text

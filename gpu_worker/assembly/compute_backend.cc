@@ -1,5 +1,7 @@
 #include "gpu_worker/assembly/compute_backend.h"
 
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -7,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/assembly/gpu_nodes.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cpu/cpu_ops.h"
@@ -23,6 +26,20 @@ constexpr double kCpuMemoryShare = 0.5;
 // client's patience ends sooner.
 constexpr Stretches kCpuStretches{.least_tokens = kPrefillSegmentTokens, .share_of_prefix = 0};
 constexpr AheadShares kCpuAhead{.all = 0.2, .pass = 0.1};
+
+// Says why the CPU computes in the place of a GPU, if it may. A program that was built without CUDA
+// was meant to.
+absl::Status LeaveGpu(const absl::Status& why) {
+  const std::optional<std::string> node = FindGpuNode();
+  if (HasCuda()) {
+    RETURN_IF_ERROR(MayComputeOnCpu(why, node, std::getenv("CUDA_VISIBLE_DEVICES")));
+  }
+  const bool is_expected = !HasCuda() && !node.has_value();
+  spdlog::log(is_expected ? spdlog::level::info : spdlog::level::warn,
+              "computing on the CPU, which is slow for all but small models: {}",
+              std::string(why.message()));
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -73,7 +90,7 @@ absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options)
     }
     absl::StatusOr<ComputeBackend> cuda = CreateCudaBackend(options, 0);
     if (cuda.ok() || !absl::IsFailedPrecondition(cuda.status())) return cuda;
-    spdlog::info("computing on the CPU: {}", std::string(cuda.status().message()));
+    RETURN_IF_ERROR(LeaveGpu(cuda.status()));
     return CreateCpuBackend(options);
   }
   int ordinal = 0;

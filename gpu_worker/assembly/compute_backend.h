@@ -36,9 +36,11 @@ struct ComputeBackend {
 };
 
 // The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU
-// if this machine has one that can be used and --compute-dtype is not f32, else the CPU.
+// if this machine has one that can be used and --compute-dtype is not f32, else the CPU. A build
+// with CUDA warns of that, and fails where a GPU lies idle (MayComputeOnCpu()).
 //
-// Returns: INVALID_ARGUMENT for another name; what the named backend returns.
+// Returns: INVALID_ARGUMENT for another name; FAILED_PRECONDITION if a GPU is there that cannot be
+//          used, for "auto"; what the named backend returns.
 absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options);
 
 // This machine's cores. Precision "auto" is bf16; KV pages follow the precision of the computation
@@ -53,6 +55,9 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& optio
 // Returns: INVALID_ARGUMENT for a compute dtype of f32; FAILED_PRECONDITION if this program was
 // built without CUDA, or without a driver or a GPU; as CudaDevice::Create.
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal);
+
+// Whether this program was built with CUDA.
+bool HasCuda();
 
 // The dtype that `option` names: "bf16", "f32", or "auto" for `otherwise`; else INVALID_ARGUMENT.
 absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DType otherwise);

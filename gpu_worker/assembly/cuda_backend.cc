@@ -8,6 +8,9 @@
 #include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 
 namespace retroinfer {
+
+bool HasCuda() { return true; }
+
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,

@@ -11,11 +11,9 @@
 namespace retroinfer {
 namespace {
 
-absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvironment& environment,
-                                                               const MemoryPlan& plan,
-                                                               const WaveIndexSettings& settings,
-                                                               KvMemory& memory,
-                                                               BlockCache& cache) {
+absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(
+    const EngineEnvironment& environment, const MemoryPlan& plan, const WaveIndexSettings& settings,
+    KvMemory& memory, WindowLayers* windows, BlockCache& cache) {
   Device& device = *environment.device;
   SegmentStore& store = *environment.store;
   SequenceSegments::Parts parts{.device = &device,
@@ -28,6 +26,14 @@ absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvir
       SegmentBuilder::Create(device, *environment.ops, *environment.background, memory.meta_pool(),
                              {.host = environment.arena, .device = cache.device_arena()}, settings,
                              {.max_open_segments = plan.max_open_segments}));
+  if (windows != nullptr) {
+    parts.tails =
+        std::make_unique<SegmentTails>(SegmentTails::Parts{.device = &device,
+                                                           .stream = environment.compute,
+                                                           .windows = windows,
+                                                           .host_arena = environment.arena,
+                                                           .device_arena = cache.device_arena()});
+  }
   // Synthetic tokens are in no prompt that a stretch could read.
   parts.stretches =
       plan.synthetic_tokens > 0 ? Stretches{.least_tokens = 0} : environment.stretches;
@@ -52,29 +58,36 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                            .meta_blocks = plan.meta_blocks,
                                                            .max_sequences = plan.max_sequences,
                                                            .max_model_len = plan.max_model_len}));
+  const auto num_query_heads = static_cast<int32_t>(environment.model->config().num_query_heads);
+  if (plan.geometry.has_window_layers()) {
+    ASSIGN_OR_RETURN(parts.windows, WindowLayers::Create(device, ops.attention(), compute,
+                                                         {.geometry = plan.geometry,
+                                                          .num_rows = plan.max_sequences,
+                                                          .max_batch = plan.max_batch,
+                                                          .num_query_heads = num_query_heads}));
+  }
   if (plan.suspended_blocks > 0) {
     ASSIGN_OR_RETURN(parts.suspended,
-                     SuspendedKv::Create(device, compute, *parts.memory, plan.suspended_blocks));
+                     SuspendedKv::Create(device, compute, *parts.memory, plan.suspended_blocks,
+                                         parts.windows.get()));
   }
   ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops.block_cache(), compute,
                                                    {.num_slots = plan.num_slots,
                                                     .num_transient = plan.num_transient_slots,
                                                     .page_bytes = plan.geometry.page_bytes()},
                                                    environment.arena, environment.data_plane));
-  ASSIGN_OR_RETURN(parts.segments,
-                   MakeSegments(environment, plan, settings, *parts.memory, *parts.cache));
-  ASSIGN_OR_RETURN(parts.policies,
-                   PolicySet::Create({.device = &device,
-                                      .ops = &ops,
-                                      .stream = &compute,
-                                      .memory = parts.memory.get(),
-                                      .cache = parts.cache.get(),
-                                      .segments = parts.segments.get(),
-                                      .num_query_heads = static_cast<int32_t>(
-                                          environment.model->config().num_query_heads),
-                                      .max_batch = plan.max_batch,
-                                      .max_tokens = plan.max_model_len,
-                                      .observer = environment.observer}));
+  ASSIGN_OR_RETURN(parts.segments, MakeSegments(environment, plan, settings, *parts.memory,
+                                                parts.windows.get(), *parts.cache));
+  ASSIGN_OR_RETURN(parts.policies, PolicySet::Create({.device = &device,
+                                                      .ops = &ops,
+                                                      .stream = &compute,
+                                                      .memory = parts.memory.get(),
+                                                      .cache = parts.cache.get(),
+                                                      .segments = parts.segments.get(),
+                                                      .num_query_heads = num_query_heads,
+                                                      .max_batch = plan.max_batch,
+                                                      .max_tokens = plan.max_model_len,
+                                                      .observer = environment.observer}));
   return EngineParts{.executor = std::move(parts),
                      .tokenizer = environment.tokenizer,
                      .store = environment.store,

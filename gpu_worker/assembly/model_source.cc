@@ -1,7 +1,6 @@
 #include "gpu_worker/assembly/model_source.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -11,41 +10,38 @@
 #include "absl/time/time.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/channel_balance.h"
-#include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/stored_model.h"
 #include "spdlog/spdlog.h"
 #include "text/tokenizer/byte_tokenizer.h"
 
 namespace retroinfer {
 namespace {
 
-std::string FolderName(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
-  return folder.has_filename() ? folder.filename().string()
-                               : folder.parent_path().filename().string();
-}
-
 // As many as the host has cores, with which a disk of today is busy.
 int ReadingThreads() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 16u));
 }
 
-// A line whenever another tenth is loaded.
+// A line whenever another tenth is loaded, at most one a second: a small model has none.
 class LoadingLog {
  public:
   void Note(size_t done, size_t total) {
     const int tenth = static_cast<int>(done * 10 / std::max<size_t>(1, total));
-    if (tenth == last_tenth_) return;
+    const absl::Time now = absl::Now();
+    if (tenth == last_tenth_ || now - last_line_ < absl::Seconds(1)) return;
     last_tenth_ = tenth;
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin_);
+    last_line_ = now;
+    const double seconds = absl::ToDoubleSeconds(now - begin_);
     spdlog::info("weights: {} of {} MiB, {:.2f} GB/s", done >> 20, total >> 20,
                  static_cast<double>(done) / 1e9 / std::max(seconds, 1e-9));
   }
 
  private:
   const absl::Time begin_ = absl::Now();
+  absl::Time last_line_ = begin_;
   int last_tenth_ = -1;
 };
 
@@ -54,7 +50,7 @@ class LoadingLog {
 absl::StatusOr<ModelSource> ModelSource::Open(const ServedEngineOptions& options) {
   ModelSource source;
   RETURN_IF_ERROR(options.load_format == "dummy" ? source.OpenDummy(options)
-                                                 : source.OpenFolder(options));
+                                                 : source.OpenModel(options));
   ASSIGN_OR_RETURN(source.keep_, KeptWeightsNamed(options.weights_dtype, source.config_,
                                                   options.activations_dtype));
   const int32_t num_tokens = source.tokenizer_->vocab_size();
@@ -66,26 +62,29 @@ absl::StatusOr<ModelSource> ModelSource::Open(const ServedEngineOptions& options
   return source;
 }
 
-absl::Status ModelSource::OpenFolder(const ServedEngineOptions& options) {
-  const std::string& folder = options.model_folder;
-  name_ = FolderName(folder);
-  RETURN_IF_ERROR(RequireModelFolder(folder));
-  ASSIGN_OR_RETURN(config_, LoadModelConfig(folder));
+absl::Status ModelSource::OpenModel(const ServedEngineOptions& options) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoredModel> model,
+                   StoredModel::Open(options.model_folder));
+  name_ = model->name();
+  ASSIGN_OR_RETURN(config_, model->ReadConfig());
   RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config_));
-  ASSIGN_OR_RETURN(generation_, LoadGenerationConfig(folder, config_));
-  ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(folder));
-  ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(folder));
+  ASSIGN_OR_RETURN(generation_, model->ReadGeneration(config_));
+  ASSIGN_OR_RETURN(tokenizer_, model->ReadTokenizer());
+  ASSIGN_OR_RETURN(checkpoint_, model->OpenWeights(config_));
   TakeStoredType(*checkpoint_, config_);
   return absl::OkStatus();
 }
 
 absl::Status ModelSource::OpenDummy(const ServedEngineOptions& options) {
-  const std::string& folder = options.model_folder;
-  if (!folder.empty()) RETURN_IF_ERROR(RequireModelFolder(folder));
+  std::unique_ptr<StoredModel> model;
+  if (!options.model_folder.empty()) {
+    ASSIGN_OR_RETURN(model, StoredModel::Open(options.model_folder));
+  }
   if (options.model_shape.empty()) {
-    name_ = FolderName(folder);
-    ASSIGN_OR_RETURN(config_, LoadModelConfig(folder));
-    ASSIGN_OR_RETURN(generation_, LoadGenerationConfig(folder, config_));
+    if (model == nullptr) return absl::InvalidArgumentError("--model or --model-shape is missing");
+    name_ = model->name();
+    ASSIGN_OR_RETURN(config_, model->ReadConfig());
+    ASSIGN_OR_RETURN(generation_, model->ReadGeneration(config_));
   } else {
     name_ = options.model_shape;
     ASSIGN_OR_RETURN(config_, NamedModelShape(options.model_shape));
@@ -95,8 +94,8 @@ absl::Status ModelSource::OpenDummy(const ServedEngineOptions& options) {
   if (longest == 0 && options.synthetic_context != 0) longest = kSyntheticRequestTokens;
   config_.context_length = std::max(config_.context_length, options.synthetic_context + longest);
 
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = absl::NotFoundError("no folder");
-  if (!folder.empty()) tokenizer = Tokenizer::Load(folder);
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = absl::NotFoundError("no model");
+  if (model != nullptr) tokenizer = model->ReadTokenizer();
   if (absl::IsNotFound(tokenizer.status())) {
     spdlog::info("no tokenizer: each byte of a text is a token");
     tokenizer = CreateByteTokenizer();
@@ -116,6 +115,7 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
                                                       const KvFormat& kv_format,
                                                       const LoadProgress& progress) const {
   if (checkpoint_.has_value()) {
+    if (checkpoint_->is_coded()) weight_source = WeightSource::kReading;
     return LoadCheckpoint(device, ops, weight_source, kv_format, progress);
   }
   spdlog::info("random weights: what is generated means nothing");

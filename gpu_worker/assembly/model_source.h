@@ -1,4 +1,4 @@
-// What a worker is to run: a model folder, or a shape with random weights.
+// What a worker is to run: a model as people have it, or a shape with random weights.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,10 @@ class ModelSource {
   // Requests of a server with synthetic contexts, where --max-model-len does not say.
   static constexpr int64_t kSyntheticRequestTokens = 8192;
 
-  // Opens and checks options.model_folder, with RoPE as options.rope_scaling has it. With
+  // Opens and checks the model options.model_folder (StoredModel), with RoPE as
+  // options.rope_scaling has it. With
   // --load-format dummy no weights are read: the shape is that of options.model_shape or of the
-  // folder's config.json; the tokenizer is the folder's, or a token for each byte where there is
+  // model's configuration; the tokenizer is the model's, or a token for each byte where there is
   // none; and contexts may be longer than the model's.
   //
   // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a shape that is not
@@ -42,7 +43,7 @@ class ModelSource {
   const ModelConfig& config() const { return config_; }
   const GenerationConfig& generation() const { return generation_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  // Of the folder, or of the shape.
+  // Of the model, or of the shape.
   const std::string& name() const { return name_; }
   // In what matrices are kept, as options.weights_dtype and activations_dtype say.
   KeptWeights keep() const { return keep_; }
@@ -54,8 +55,8 @@ class ModelSource {
     Fingerprint fingerprint;
   };
   // Reads or makes the weights, and names them, in one pass over the files where they are not
-  // mapped. Progress goes to the log and to `progress`: from nothing to all, on any thread, one
-  // call at a time.
+  // mapped, or are to be decoded. Progress goes to the log and to `progress`: from nothing to all,
+  // on any thread, one call at a time.
   //
   // Returns: INVALID_ARGUMENT if `kv_format` stores keys in eight bits and this model's have biases
   //          that these do not bear; as LoadModelWeights and RandomModelWeights.
@@ -67,7 +68,7 @@ class ModelSource {
                                         const KvFormat& kv_format,
                                         const LoadProgress& progress) const;
   absl::Status OpenDummy(const ServedEngineOptions& options);
-  absl::Status OpenFolder(const ServedEngineOptions& options);
+  absl::Status OpenModel(const ServedEngineOptions& options);
 
   std::string name_;
   ModelConfig config_;

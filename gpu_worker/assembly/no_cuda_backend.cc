@@ -3,6 +3,8 @@
 
 namespace retroinfer {
 
+bool HasCuda() { return false; }
+
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& /*options*/,
                                                  int /*ordinal*/) {
   return absl::FailedPreconditionError(

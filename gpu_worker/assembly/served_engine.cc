@@ -11,6 +11,7 @@
 #include "gpu_worker/assembly/default_sampling.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/model_source.h"
+#include "gpu_worker/assembly/retrieval_subject.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
@@ -35,6 +36,8 @@ WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvForm
   const RetrievalShare share = RetrievalFor(options.quality, format);
   settings.radius_weight = share.radius_weight;
   settings.min_retrieved = share.min_retrieved;
+  settings.candidate_ratio = share.candidate_ratio;
+  settings.min_candidates = share.min_candidates;
   settings.dense_below = options.dense_below;
   if (options.wave_index == "paper") {
     settings.centre_keys = false;
@@ -58,10 +61,9 @@ size_t AvailableBytes(const ComputeBackend& backend, const ServedEngineOptions& 
   return std::min<size_t>(options.memory_bytes, most);
 }
 
-// The fingerprint also covers what the index does to a segment's bytes, and what computes them:
-// backends round differently.
-std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& backend,
-                               const WaveIndexSettings& settings,
+// Covers what the index does to a segment's bytes as well, and the backend: backends round apart.
+std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& config,
+                               const ComputeBackend& backend, const WaveIndexSettings& settings,
                                const ServedEngineOptions& options) {
   FingerprintBuilder builder;
   builder.AddFingerprint("model", model);
@@ -71,9 +73,11 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
   builder.AddInt("segment_version", kSegmentVersion);
   builder.AddInt("kmeans_rounds", settings.kmeans_rounds);
   builder.AddInt("centre_keys", settings.centre_keys ? 1 : 0);
-  if (options.synthetic_context != 0) {
-    builder.AddInt("synthetic_context", options.synthetic_context);
+  if (!config.layer_windows.empty()) {
+    builder.AddBytes("layer_windows", std::as_bytes(std::span(config.layer_windows)));
   }
+  if (options.synthetic_context != 0)
+    builder.AddInt("synthetic_context", options.synthetic_context);
   const Fingerprint fingerprint = builder.Finish();
   return std::string(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
 }
@@ -266,6 +270,11 @@ class LoadedEngine final : public ServedEngine {
 // Before anything else, so that a wrong name is told of at once.
 absl::Status LoadedEngine::OpenTrace() {
   if (options_.record_trace_file.empty()) return absl::OkStatus();
+  if (backend_.kv_format.token_code_bits != 0) {
+    return absl::FailedPreconditionError(
+        "--record-trace: a trace tells which clusters are read, and with --index-dtype coded pages "
+        "of clusters are; record with another index");
+  }
   absl::StatusOr<std::unique_ptr<TraceFile>> trace = TraceFile::Open(
       options_.record_trace_file, TraceEncoder::kMagic, options_.record_trace_bytes);
   if (!trace.ok()) {
@@ -297,7 +306,11 @@ absl::Status LoadedEngine::Load() {
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
                                  backend_.kv_format,
                                  [&](size_t done, size_t total) { progress.Note(done, total); }));
-  segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
+  model_.subject =
+      RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
+  RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
+  segment_fingerprint_ =
+      SegmentFingerprint(loaded.fingerprint, source_->config(), backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());
   notifier_.Progress("allocating memory and warming up", kLongestStep);
   RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));
@@ -331,6 +344,11 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
                               .preemption = options_.preemption == "on",
                               .suspended_kv_bytes = options_.suspended_kv_bytes};
   RETURN_IF_ERROR(input.geometry().Validate());
+  if (options_.synthetic_context != 0 && input.geometry().has_window_layers()) {
+    return absl::UnimplementedError(
+        "--synthetic-context: synthetic tokens are in no ring, so models with window layers do "
+        "not take any");
+  }
   RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.kv_format));
   return options_.synthetic_context == 0 ? PlanFor(options_, config, input)
                                          : PlanForSynthetic(options_, config, input);
@@ -463,6 +481,8 @@ void LoadedEngine::DescribeModel() {
   model_.dense_below = options_.dense_below;
   model_.store_target = StoreTarget(options_);
   model_.default_attention = DefaultAttention(options_, backend_.kv_format);
+  model_.min_retrieved = settings_.min_retrieved;
+  model_.retrieval = options_.retrieval;
   model_.default_sampling = DefaultSampling(generation);
   model_.default_sampling.max_tokens = options_.default_max_tokens;
 }

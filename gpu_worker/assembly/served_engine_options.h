@@ -6,13 +6,14 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/retrieval/retrieval_file.h"
 #include "gpu_worker/kv/attention_settings.h"
 #include "gpu_worker/wave_index/retrieval_quality.h"
 
 namespace retroinfer {
 
 struct ServedEngineOptions {
-  std::string model_folder;          // Hugging Face layout
+  std::string model_folder;          // or a file in GGUF
   std::string load_format = "auto";  // "auto": the folder's weights; "dummy": random ones
   std::string
       model_shape;  // with "dummy": a name of model_shapes.h; empty: the folder's config.json
@@ -25,7 +26,7 @@ struct ServedEngineOptions {
   double gpu_memory_utilization = 0.9;  // of the GPU's memory, for this process
   std::string compute_dtype = "auto";   // "auto", "bf16" or "f32"
   std::string kv_dtype = "auto";        // "auto", "int8", "bf16" or "f32"
-  std::string index_dtype = "auto";     // "auto", "int8", "bf16" or "f32"
+  std::string index_dtype = "auto";     // "auto", "coded", "int8", "bf16" or "f32"
   std::string weights_dtype = "auto";   // "auto", "bf16", "fp8" or "int4"
   int64_t max_model_len = 0;            // tokens; 0: what the model and the memory allow
   int64_t max_whole_prompt = 0;         // tokens of a prompt that is read as one; 0: max_model_len
@@ -59,7 +60,10 @@ struct ServedEngineOptions {
   AttentionSettings default_attention;
   RetrievalQuality quality = RetrievalQuality::kStandard;
   std::optional<double> retrieval_ratio;  // of default_attention; none: as `quality` says
-  int32_t default_max_tokens = 0;         // 0: what is left of the model's length
+  // Ratios by length that were measured with this model, and the path that they were read from.
+  std::optional<common::RetrievalFile> retrieval;
+  std::string retrieval_path;
+  int32_t default_max_tokens = 0;  // 0: what is left of the model's length
 };
 
 }  // namespace retroinfer

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/retrieval/retrieval_file.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/kv/attention_settings.h"
 #include "text/constraint/constraint_compiler.h"
@@ -31,7 +32,7 @@ struct ServedModel {
   int32_t head_dim = 0;
   std::string compute_dtype;  // "bf16" or "f32"
   std::string kv_dtype;       // type of keys and values: "int8", "bf16" or "f32"
-  std::string index_dtype;    // type of the wave index: "int8", "bf16" or "f32"
+  std::string index_dtype;    // the wave index: "coded", "int8", "bf16" or "f32"
   std::string weights_dtype;  // as WeightsDtype: "fp8", "int4", or the type of the numbers
   std::string weight_scales;  // as WeightScalesFrom; empty: weights are numbers
   std::string backend;        // "cpu" or "cuda"
@@ -51,6 +52,17 @@ struct ServedModel {
   // left of the model's length.
   SamplingParams default_sampling;
   AttentionSettings default_attention;
+
+  // What the budgets of policy wave depend on, and those that were measured.
+  common::RetrievalSubject subject;
+  int32_t min_retrieved = 0;  // clusters
+  std::optional<common::RetrievalFile> retrieval;
+  // default_attention, with the ratio that was measured for such a context.
+  AttentionSettings AttentionFor(int64_t prompt_tokens) const {
+    AttentionSettings attention = default_attention;
+    if (retrieval.has_value()) attention.retrieval_ratio = retrieval->RatioFor(prompt_tokens);
+    return attention;
+  }
 };
 
 }  // namespace retroinfer

@@ -14,8 +14,9 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/kv/sequence_kv.h"
+#include "gpu_worker/ops/attention/attention_form.h"
+#include "gpu_worker/ops/attention/attention_window.h"
 #include "gpu_worker/ops/attention/layer_kv.h"
-#include "gpu_worker/ops/attention/prefill_attention.h"
 #include "gpu_worker/ops/matrix.h"
 
 namespace retroinfer {
@@ -43,23 +44,33 @@ class AttentionPolicy {
   virtual PromptPart NextPart(const SequenceKv& sequence, int64_t /*max_tokens*/) const {
     return {.begin = 0, .end = sequence.prompt_tokens, .num_context = 0};
   }
+  // Layers count from 0 among those that are indexed (kv/layer_map.h), here and below.
+  //
   // Before the first rows of a layer: puts the KV of the part's context into rows
   // [0, num_context) of `kv`.
   virtual absl::Status PrepareLayer(SequenceKv& /*sequence*/, uint32_t /*layer*/,
                                     const LayerKv& /*kv*/) {
     return absl::OkStatus();
   }
-  // How the rows of the sequence's part attend; null: exactly to all tokens before them. `sequence`
-  // outlives the calls of the result.
-  virtual PromptAttention AttentionOf(const SequenceKv& /*sequence*/, uint32_t /*layer*/) {
-    return nullptr;
-  }
+  // Which tokens before them the rows of the sequence's part see, by rows of the layers' KV: all,
+  // unless the policy forgets some.
+  virtual AttentionWindow WindowOf(const SequenceKv& /*sequence*/) const { return {}; }
   // Takes over one layer of a part's KV. `kv` has the part's context and tokens
   // [part.begin, part.end), cached tokens included, and stays untouched until LayerTaken(layer).
   // Layers come in order.
   // Of a prompt that shares cached tokens with others, tokens [kSinkTokens, part.first_kept) are
   // left out, unless the policy takes the prompt in order.
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
+  // The same of a window layer, whose KV is not the policy's to keep (kv/window_layers.h): hands
+  // on what belongs to the segments that the policy builds. Rows of `kv` are positions; layers
+  // count from 0 among window layers.
+  virtual absl::Status TakeWindowLayer(SequenceKv& /*sequence*/, uint32_t /*layer*/,
+                                       const LayerKv& /*kv*/) {
+    return absl::OkStatus();
+  }
+  // All layers of the part, of both kinds, have been taken: nothing reads SequenceKv::cached for it
+  // any more.
+  virtual void EndLayers(SequenceKv& /*sequence*/) {}
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;
   // Whether the policy takes layers over on the compute stream: then LayerTaken is true after each
@@ -99,12 +110,13 @@ class AttentionPolicy {
   // and replayed; everything else is read from memory that BeginStep has written.
   virtual uint64_t StepShape() const = 0;
   virtual absl::Status UploadStep() = 0;
-  // One layer of that step; row i belongs to batch[i].
+  // One layer of that step; row i belongs to batch[i]. `form` is the layer's in every step.
   //   queries, out: [batch, query_heads * head_dim]; keys, values: [batch, kv_heads * head_dim],
   //   activation dtype, after RoPE.
-  virtual absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                   const MatrixView& keys, const MatrixView& values,
-                                   const MatrixView& out) = 0;
+  // REQUIRES: form.window == 0; what a policy attends to is its own affair.
+  virtual absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form,
+                                   const MatrixView& queries, const MatrixView& keys,
+                                   const MatrixView& values, const MatrixView& out) = 0;
   // Copies what LastStepBytes needs to the host.
   virtual absl::Status DownloadStep() = 0;
   // Counts the new tokens: num_tokens grows by one for each row.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
@@ -135,22 +134,23 @@ absl::Status DenseZoneBatch::Append(uint32_t layer, const MatrixView& keys,
                             .place_in_block = arrays_.On<const int32_t>(kPlaces).first(batch_)});
 }
 
-absl::Status DenseZoneBatch::DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                         const MatrixView& keys, const MatrixView& values,
-                                         const MatrixView& out) {
+absl::Status DenseZoneBatch::DecodeLayer(uint32_t layer, const AttentionForm& form,
+                                         const MatrixView& queries, const MatrixView& keys,
+                                         const MatrixView& values, const MatrixView& out) {
   RETURN_IF_ERROR(Append(layer, keys, values));
-  return ops_->DecodeAttention(
-      *stream_, {.queries = queries,
-                 .pool = pool_,
-                 .layer = layer,
-                 .zones = zones(),
-                 .pages = {},
-                 .num_pages = {},
-                 .max_pages = 0,
-                 .estimate = {},
-                 .scale = 1.0f / std::sqrt(static_cast<float>(pool_.geometry.head_dim)),
-                 .out = out,
-                 .scratch = scratch_.bytes()});
+  return ops_->DecodeAttention(*stream_, {.queries = queries,
+                                          .pool = pool_,
+                                          .layer = layer,
+                                          .zones = zones(),
+                                          .pages = {},
+                                          .num_pages = {},
+                                          .max_pages = 0,
+                                          .estimate = {},
+                                          .scale = form.scale,
+                                          .window = form.window,
+                                          .sinks = form.sinks,
+                                          .out = out,
+                                          .scratch = scratch_.bytes()});
 }
 
 }  // namespace retroinfer

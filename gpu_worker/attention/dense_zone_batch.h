@@ -13,6 +13,7 @@
 #include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/kv/block_tables.h"
 #include "gpu_worker/kv/sequence_kv.h"
+#include "gpu_worker/ops/attention/attention_form.h"
 #include "gpu_worker/ops/attention/attention_ops.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
 
@@ -49,8 +50,8 @@ class DenseZoneBatch {
   absl::Status Append(uint32_t layer, const MatrixView& keys, const MatrixView& values);
   // A whole layer of a step: appends, then attends to the zones exactly.
   // REQUIRES: CreateToAttend().
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out);
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values, const MatrixView& out);
 
   DeviceSpan<const DenseZone> zones() const {
     return arrays_.On<const DenseZone>(kZones).first(batch_);

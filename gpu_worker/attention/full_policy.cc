@@ -51,14 +51,13 @@ absl::Status FullPolicy::PrepareLayer(SequenceKv& sequence, uint32_t layer, cons
 
 absl::Status FullPolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
   if (layer == 0) RETURN_IF_ERROR(dense_.WriteTable(sequence));
-  RETURN_IF_ERROR(dense_.FillFromPrompt(sequence, layer, kv));
-  const PromptPart& part = sequence.part;
-  const bool is_last_layer = layer + 1 == dense_.pool().geometry.num_layers;
-  if (is_last_layer && part.end < sequence.prompt_tokens) {
-    sequence.num_tokens = part.end;
-    sequence.cached.clear();  // it is in blocks of the sequence's own now
-  }
-  return absl::OkStatus();
+  return dense_.FillFromPrompt(sequence, layer, kv);
+}
+
+void FullPolicy::EndLayers(SequenceKv& sequence) {
+  if (sequence.part.end == sequence.prompt_tokens) return;
+  sequence.num_tokens = sequence.part.end;
+  sequence.cached.clear();  // it is in blocks of the sequence's own now
 }
 
 absl::StatusOr<bool> FullPolicy::LayerTaken(const SequenceKv& /*sequence*/, uint32_t /*layer*/) {

@@ -27,6 +27,7 @@ class FullPolicy final : public AttentionPolicy {
   PromptPart NextPart(const SequenceKv& sequence, int64_t max_tokens) const override;
   absl::Status PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
+  void EndLayers(SequenceKv& sequence) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
@@ -40,9 +41,10 @@ class FullPolicy final : public AttentionPolicy {
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return dense_.UploadStep(); }
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override {
-    return dense_.DecodeLayer(layer, queries, keys, values, out);
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values,
+                           const MatrixView& out) override {
+    return dense_.DecodeLayer(layer, form, queries, keys, values, out);
   }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
   absl::Status EndStep() override;

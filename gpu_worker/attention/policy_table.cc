@@ -70,8 +70,10 @@ absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateWave(const PolicyParts& p
 
 // --- streaming
 
-// With a window of the default size, any; else what is dense.
+// With a window of the default size, any; else what is dense. None where the model has windows of
+// its own: rows of a part are not positions then, by which window layers find their tokens.
 int64_t StreamingCapacity(const ContextMemory& memory) {
+  if (memory.has_window_layers) return 0;
   const int64_t window = AttentionSettings().streaming_window + 2 * kDenseBlockTokens;
   const bool holds_window = memory.max_single_pass_tokens >= window + kSinkTokens &&
                             int64_t{memory.dense_blocks - 1} * kDenseBlockTokens >= window;

@@ -52,6 +52,7 @@ struct ContextMemory {
   int32_t dense_blocks = 0;
   int64_t arena_tokens = 0;  // tokens whose segments fit into the arena
   int64_t dense_below = 0;   // WaveIndexSettings
+  bool has_window_layers = false;
 };
 
 struct PolicyEntry {

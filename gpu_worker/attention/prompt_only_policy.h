@@ -32,9 +32,9 @@ class PromptOnlyPolicy final : public AttentionPolicy {
   }
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return absl::OkStatus(); }
-  absl::Status DecodeLayer(uint32_t /*layer*/, const MatrixView& /*queries*/,
-                           const MatrixView& /*keys*/, const MatrixView& /*values*/,
-                           const MatrixView& /*out*/) override {
+  absl::Status DecodeLayer(uint32_t /*layer*/, const AttentionForm& /*form*/,
+                           const MatrixView& /*queries*/, const MatrixView& /*keys*/,
+                           const MatrixView& /*values*/, const MatrixView& /*out*/) override {
     return absl::OkStatus();
   }
   absl::Status DownloadStep() override { return absl::OkStatus(); }

@@ -3,8 +3,10 @@
 //   the token at WindowTokenOf(r): the rows follow each other without a gap in the text.
 // * Between two parts, and while decoding, dense_blocks[0] holds the sink and the blocks behind it
 //   tokens [window_begin, num_tokens), where window_begin is that of the token at num_tokens.
-// * Rows of the window that a block of queries begins to attend with have the sink in front of
-//   them: it is copied over tokens that no later query sees.
+// * The context of a part that is not the first has an even number of blocks behind the sink, or
+//   begins where the text does. So a token's row differs from its position by a multiple of 128,
+//   the largest block of keys that attention sums up at a time (prefill_attention.h), and what is
+//   summed up does not depend on where parts begin.
 #include "gpu_worker/attention/streaming_policy.h"
 
 #include <algorithm>
@@ -83,6 +85,14 @@ PromptPart StreamingPolicy::NextPart(const SequenceKv& sequence, int64_t max_tok
   }
   const int64_t room = std::min(kPartTokens, max_tokens - part.num_context);
   part.end = std::min(sequence.prompt_tokens, part.begin + room);
+  if (part.end == sequence.prompt_tokens) return part;
+  // The next part's context drops an even number of blocks.
+  const int64_t window_blocks = BlocksFor(sequence.settings.streaming_window);
+  const int64_t blocks = (part.end - kSinkTokens) / kDenseBlockTokens;
+  const int64_t dropped = std::max<int64_t>(0, blocks - window_blocks) / 2 * 2;
+  if (blocks > window_blocks) {
+    part.end = kSinkTokens + (window_blocks + dropped) * kDenseBlockTokens;
+  }
   return part;
 }
 
@@ -102,50 +112,10 @@ absl::Status StreamingPolicy::PrepareLayer(SequenceKv& sequence, uint32_t layer,
   return ops_.ReadDense(stream_, read);
 }
 
-PromptAttention StreamingPolicy::AttentionOf(const SequenceKv& sequence, uint32_t layer) {
-  return [this, &sequence, layer](const PrefillAttentionArgs& args) {
-    return AttendRows(sequence, layer, args);
-  };
-}
-
-// Rows whose window begins at one place attend together: causally, to the sink and what follows it.
-absl::Status StreamingPolicy::AttendRows(const SequenceKv& sequence, uint32_t layer,
-                                         const PrefillAttentionArgs& args) {
-  const int64_t first = sequence.part.begin + args.first_token - sequence.part.num_context;
-  const int64_t end = first + args.queries.rows;
-  bool sink_is_stored = sequence.part.begin > 0;
-  for (int64_t position = first; position < end;) {
-    const int64_t block = std::max<int64_t>(0, position - kSinkTokens) / kDenseBlockTokens;
-    const int64_t next = std::min(end, kSinkTokens + (block + 1) * kDenseBlockTokens);
-    const int64_t begin = StreamingWindowBegin(position, sequence.settings.streaming_window);
-    const int64_t sink_row = std::max<int64_t>(0, RowOf(sequence, begin) - kSinkTokens);
-    const LayerKv seen = From(args.kv, sink_row);
-    if (sink_row > 0) {
-      if (!sink_is_stored) {
-        RETURN_IF_ERROR(ops_.FillDense(stream_, {.in = args.kv,
-                                                 .first_token = 0,
-                                                 .num_tokens = kSinkTokens,
-                                                 .pool = dense_.pool(),
-                                                 .layer = layer,
-                                                 .block_ids = Blocks(sequence, 0, kSinkTokens)}));
-        sink_is_stored = true;
-      }
-      RETURN_IF_ERROR(ops_.ReadDense(stream_, {.pool = dense_.pool(),
-                                               .layer = layer,
-                                               .block_ids = Blocks(sequence, 0, kSinkTokens),
-                                               .num_tokens = kSinkTokens,
-                                               .out = seen}));
-    }
-    const int64_t count = next - position;
-    RETURN_IF_ERROR(
-        ops_.PrefillAttention(stream_, {.queries = args.queries.Rows(position - first, count),
-                                        .kv = seen,
-                                        .first_token = RowOf(sequence, position) - sink_row,
-                                        .scale = args.scale,
-                                        .out = args.out.Rows(position - first, count)}));
-    position = next;
-  }
-  return absl::OkStatus();
+AttentionWindow StreamingPolicy::WindowOf(const SequenceKv& sequence) const {
+  return {.tokens = kDenseBlockTokens * (1 + BlocksFor(sequence.settings.streaming_window)),
+          .step = kDenseBlockTokens,
+          .always_seen = kSinkTokens};
 }
 
 absl::Status StreamingPolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {

@@ -42,7 +42,7 @@ class StreamingPolicy final : public AttentionPolicy {
   KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override;
   PromptPart NextPart(const SequenceKv& sequence, int64_t max_tokens) const override;
   absl::Status PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
-  PromptAttention AttentionOf(const SequenceKv& sequence, uint32_t layer) override;
+  AttentionWindow WindowOf(const SequenceKv& sequence) const override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }
@@ -50,9 +50,10 @@ class StreamingPolicy final : public AttentionPolicy {
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return dense_.UploadStep(); }
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override {
-    return dense_.DecodeLayer(layer, queries, keys, values, out);
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values,
+                           const MatrixView& out) override {
+    return dense_.DecodeLayer(layer, form, queries, keys, values, out);
   }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
   absl::Status EndStep() override;
@@ -63,8 +64,6 @@ class StreamingPolicy final : public AttentionPolicy {
   StreamingPolicy(AttentionOps& ops, Stream& stream, KvMemory& memory, DenseZoneBatch dense)
       : ops_(ops), stream_(stream), memory_(memory), dense_(std::move(dense)) {}
 
-  absl::Status AttendRows(const SequenceKv& sequence, uint32_t layer,
-                          const PrefillAttentionArgs& args);
   // Blocks [first, first + count) of the sequence, as the device has them.
   DeviceSpan<const DenseBlockId> Blocks(const SequenceKv& sequence, size_t first,
                                         int64_t num_tokens) const;

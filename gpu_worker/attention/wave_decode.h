@@ -1,6 +1,8 @@
 // One decode step of tripartite attention for a batch, layer by layer (RetroInfer, section 4):
 //   score   q . C of every live cluster
 //   select  retrieval and estimation zone of each KV head
+//   choose  where tokens have codes, pages of the retrieved clusters, which are then candidates:
+//           what they hold beside these pages is estimated, too
 //   estimate the estimation zone from centroids and value sums
 //   weigh    the mass outside of the retrieval zone, to tell its share
 //   look up  the pages of the retrieval zone in the block cache
@@ -23,6 +25,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
+#include "gpu_worker/ops/attention/attention_form.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/backend/ops.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
@@ -55,7 +58,8 @@ class WaveDecode {
   };
 
   // Has what every layer looks up copied out from the next step on. It must outlive this, and be
-  // told of the steps by who calls it.
+  // told of the steps by who calls it. REQUIRES: tokens have no codes, or `observer` is null: what
+  // is observed are whole clusters.
   void Observe(RetrievalObserver* observer) { observer_ = observer; }
 
   // `zones` [batch.size()] is device memory that must stay until the step is done; the same holds
@@ -71,25 +75,33 @@ class WaveDecode {
   uint64_t StepShape() const;
   absl::Status UploadStep() { return inputs_.Upload(stream_); }
   // queries, out: [batch, query_heads * head_dim], activation dtype.
-  absl::Status Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out);
+  absl::Status Layer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                     const MatrixView& out);
   absl::Status DownloadStep();
 
-  // Bytes of centroids, value sums and retrieved pages that the last step read for batch[row], all
-  // layers. The pages are counted as they were looked up; REQUIRES: the stream has passed the step.
+  // Bytes of centroids, value sums, codes and retrieved pages that the last step read for
+  // batch[row], all layers. Pages and codes are counted as they were read; REQUIRES: the stream has
+  // passed the step.
   double LastStepIndexBytes(size_t row) const;
   // Of the softmax mass of that step, the share that was not attended exactly, as predicted: mean
   // over layers and query heads. None: the step did not weigh it. REQUIRES: as above.
   std::optional<double> LastStepUnseen(size_t row) const;
 
   // The stages of Layer(), for measuring them one by one. Order: as above.
-  absl::Status Score(uint32_t layer, const MatrixView& queries);
+  absl::Status Score(uint32_t layer, const AttentionForm& form, const MatrixView& queries);
   absl::Status Select();
+  bool chooses_pages() const { return has_codes_; }  // whether there are the next two
+  absl::Status ChoosePages(uint32_t layer, const AttentionForm& form, const MatrixView& queries);
+  absl::Status FindRests(uint32_t layer, const AttentionForm& form, const MatrixView& queries) {
+    return FindRestsOn(stream_, layer, form, queries);
+  }
   absl::Status EstimateZone(uint32_t layer) { return EstimateOn(stream_, layer); }
   absl::Status WeighUnseen(uint32_t layer) { return WeighUnseenOn(stream_, layer); }
   absl::Status LookUpPages(uint32_t layer);
   absl::Status AdmitPages() { return AdmitPagesOn(stream_); }
-  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
-    return AttendAfter(nullptr, layer, queries, out);
+  absl::Status Attend(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                      const MatrixView& out) {
+    return AttendAfter(nullptr, layer, form, queries, out);
   }
 
  private:
@@ -108,15 +120,21 @@ class WaveDecode {
   static std::vector<Allocation> Allocations(const KvGeometry& geometry, const Limits& limits,
                                              const ScratchSizes& scratch);
   absl::Status Allocate();
+  SelectionBudget BudgetFor(const Sequence& sequence, int64_t num_clusters) const;
+  PageSelectArgs PageSelection(uint32_t layer, const AttentionForm& form,
+                               const MatrixView& queries) const;
+  absl::Status FindRestsOn(Stream& stream, uint32_t layer, const AttentionForm& form,
+                           const MatrixView& queries);
   absl::Status EstimateOn(Stream& stream, uint32_t layer);
   absl::Status WeighUnseenOn(Stream& stream, uint32_t layer);
   absl::Status AdmitPagesOn(Stream& stream) {
     return ops_.block_cache().AdmitPages(stream,
                                          {.cache = cache_.view(), .counters = cache_.counters()});
   }
-  absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const MatrixView& queries,
-                           const MatrixView& out);
-  absl::Status LayerSideBySide(uint32_t layer, const MatrixView& queries, const MatrixView& out);
+  absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const AttentionForm& form,
+                           const MatrixView& queries, const MatrixView& out);
+  absl::Status LayerSideBySide(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                               const MatrixView& out);
   // Where a layer's results begin in outputs_.
   size_t PageCountsAt(size_t layer) const {
     return layer * static_cast<size_t>(limits_.max_batch) * static_cast<size_t>(num_kv_heads_);
@@ -132,6 +150,8 @@ class WaveDecode {
   }
   // [batch, kv_heads] pages of a layer's retrieval zone.
   DeviceSpan<int32_t> PageCounts(uint32_t layer) const;
+  // The same: tokens whose codes were read.
+  DeviceSpan<int32_t> CodeCounts(uint32_t layer) const;
   // [batch, query_heads] of a layer.
   DeviceSpan<float> UnseenShares(uint32_t layer) const;
   // The leading part of a buffer that this step's batch uses.
@@ -148,13 +168,14 @@ class WaveDecode {
   const MetaPoolView meta_pool_;
   const Limits limits_;
   const int64_t num_kv_heads_;
-  const float scale_;
+  const bool has_codes_;
   RetrievalObserver* observer_ = nullptr;
 
   enum Input : size_t { kIndexes, kBudgets };
   StagedArrays inputs_;  // MetaIndexView, SelectionBudget [max_batch]
-  // int32 [layers, max_batch, kv_heads]; float [layers, max_batch, query_heads]
-  enum Output : size_t { kPageCounts, kUnseenShares, kNumOutputs };
+  // int32 [layers, max_batch, kv_heads]; float [layers, max_batch, query_heads]; where tokens have
+  // codes int32 [layers, max_batch, kv_heads]
+  enum Output : size_t { kPageCounts, kUnseenShares, kCodeCounts, kNumOutputs };
   StagedArrays outputs_;
   DeviceBuffer scores_;         // float [max_batch, query_heads, max_clusters]
   DeviceBuffer ranks_;          // the same; empty without a radius weight
@@ -163,6 +184,14 @@ class WaveDecode {
   DeviceBuffer estimated_;
   DeviceBuffer num_estimated_;
   DeviceBuffer select_scratch_;
+  // Of the choice of pages; empty without codes.
+  DeviceBuffer page_masses_;  // float [max_batch, query_heads, max_pages]
+  DeviceBuffer page_rests_;
+  DeviceBuffer pages_;        // ChosenPage [max_batch, kv_heads, max_pages]
+  DeviceBuffer first_pages_;  // int32 [max_batch, kv_heads, max_clusters]
+  DeviceBuffer num_pages_;    // int32 [max_batch, kv_heads]
+  DeviceBuffer chosen_;       // ChosenPage [max_batch, kv_heads, max_pages]
+  DeviceBuffer num_chosen_;
   DeviceBuffer estimate_max_;  // float [max_batch, query_heads]
   DeviceBuffer estimate_sum_;
   DeviceBuffer estimate_acc_;  // float [max_batch, query_heads, head_dim]
@@ -185,6 +214,8 @@ class WaveDecode {
   int64_t max_clusters_ = 0;
   int64_t max_retrieved_ = 0;
   int64_t max_estimated_ = 0;
+  int64_t max_pages_ = 0;   // of the clusters of its largest index
+  int64_t max_chosen_ = 0;  // of these
   DeviceSpan<const DenseZone> zones_;
   bool weighs_unseen_ = false;
 };

@@ -86,7 +86,9 @@ SelectionRatios WavePolicy::RatiosOf(const SequenceKv& sequence) const {
   return {.retrieval = std::min(1.0, width * settings.retrieval_ratio),
           .estimation = settings.estimation_ratio,
           .min_retrieved = static_cast<int32_t>(std::ceil(least)),
-          .ranking = settings.ranking};
+          .ranking = settings.ranking,
+          .candidates = segments_.settings().candidate_ratio,
+          .min_candidates = segments_.settings().min_candidates};
 }
 
 // Weighing what is unseen takes 3 to 8 % of a step, and a step of another shape than the last one
@@ -126,11 +128,11 @@ absl::Status WavePolicy::UploadStep() {
   return parts_.decode->UploadStep();
 }
 
-absl::Status WavePolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                     const MatrixView& keys, const MatrixView& values,
-                                     const MatrixView& out) {
+absl::Status WavePolicy::DecodeLayer(uint32_t layer, const AttentionForm& form,
+                                     const MatrixView& queries, const MatrixView& keys,
+                                     const MatrixView& values, const MatrixView& out) {
   RETURN_IF_ERROR(dense_.Append(layer, keys, values));
-  return parts_.decode->Layer(layer, queries, out);
+  return parts_.decode->Layer(layer, form, queries, out);
 }
 
 absl::Status WavePolicy::EndStep() {

@@ -45,6 +45,9 @@ class WavePolicy final : public AttentionPolicy {
   }
   void EndPart(SequenceKv& sequence) override { segments_.EndPart(sequence); }
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
+  absl::Status TakeWindowLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
+    return segments_.TakeWindowLayer(sequence, layer, kv);
+  }
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& sequence) const override;
   absl::StatusOr<bool> PromptTaken(const SequenceKv& sequence) override {
@@ -59,8 +62,9 @@ class WavePolicy final : public AttentionPolicy {
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return parts_.decode->StepShape(); }
   absl::Status UploadStep() override;
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override;
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values,
+                           const MatrixView& out) override;
   absl::Status DownloadStep() override { return parts_.decode->DownloadStep(); }
   absl::Status EndStep() override;
   absl::StatusOr<bool> CanSuspend(const SequenceKv& sequence) override {

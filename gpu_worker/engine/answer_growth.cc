@@ -11,11 +11,11 @@ namespace retroinfer {
 namespace {
 
 int64_t MostTokens(const LiveRequest& live) {
-  return live.sequence.kv.prompt_tokens + live.request.sampling.max_tokens;
+  return live.sequence->kv.prompt_tokens + live.request.sampling.max_tokens;
 }
 
 int64_t NextTotal(const LiveRequest& live) {
-  return std::min(live.sequence.kv.total_tokens + AnswerGrowth::kStretch, MostTokens(live));
+  return std::min(live.sequence->kv.total_tokens + AnswerGrowth::kStretch, MostTokens(live));
 }
 
 }  // namespace
@@ -32,14 +32,14 @@ void AnswerGrowth::Tend(LiveRequests& live) {
 }
 
 void AnswerGrowth::Tend(LiveRequest& live) {
-  const SequenceKv& kv = live.sequence.kv;
+  const SequenceKv& kv = live.sequence->kv;
   const bool is_near = kv.total_tokens - kv.num_tokens <= kAhead;
   if (!is_near || kv.total_tokens >= MostTokens(live) || live.growth_is_over) return;
   if (live.growth_answer.has_value()) return TakeAnswer(live);
   if (live.growth_id != 0) return;  // the answer is on its way
   if (live.growth_was_refused && !exchange_.AnyReleasedSinceGrowth(live)) return;
   // Without preemption, requests were admitted because all of them fit to their ends.
-  if (executor_.parts().suspended == nullptr) {
+  if (commands_.executor().parts().suspended == nullptr) {
     live.growth_is_over = true;
     return;
   }
@@ -47,9 +47,9 @@ void AnswerGrowth::Tend(LiveRequest& live) {
 }
 
 void AnswerGrowth::Ask(LiveRequest& live, int64_t total_tokens) {
-  const SequenceKv& kv = live.sequence.kv;
-  const KvNeed need = live.sequence.policy->Need(kv.settings, kv.prompt_tokens, total_tokens);
-  if (!executor_.memory().CouldFit(need)) {
+  const SequenceKv& kv = live.sequence->kv;
+  const KvNeed need = live.sequence->policy->Need(kv.settings, kv.prompt_tokens, total_tokens);
+  if (!commands_.executor().memory().CouldFit(need)) {
     live.growth_is_over = true;
     spdlog::info("request {}: the device's memory holds {} tokens of its answer and no more",
                  live.request.request_id, kv.total_tokens - kv.prompt_tokens);
@@ -66,20 +66,28 @@ void AnswerGrowth::TakeAnswer(LiveRequest& live) {
   live.growth_was_refused = !extents.ok();
   // Nothing is held in that name then. A store that is gone may be back before the stretch ends.
   if (!extents.ok()) return;
-  SequenceKv& kv = live.sequence.kv;
+  SequenceKv& kv = live.sequence->kv;
   const int64_t total = NextTotal(live);
-  const KvNeed need = live.sequence.policy->Need(kv.settings, kv.prompt_tokens, total);
+  const KvNeed need = live.sequence->policy->Need(kv.settings, kv.prompt_tokens, total);
   live.failure = TakeGrowth(*extents, need.segment_tokens.size() - kv.extents.size(), holder,
                             arena_pages_, kv);
   if (live.failure.ok()) GrowTo(live, total);
 }
 
 void AnswerGrowth::GrowTo(LiveRequest& live, int64_t total_tokens) {
-  SequenceKv& kv = live.sequence.kv;
-  kv.total_tokens = total_tokens;
-  executor_.parts().segments->Grow(kv);
-  live.need = live.sequence.policy->Need(kv.settings, kv.prompt_tokens, total_tokens);
-  live.demand.Lengthen(live.sequence.length(), total_tokens - kv.prompt_tokens);
+  const SequenceKv& kv = live.sequence->kv;
+  StepCommand command;
+  command.lengthen.push_back({.id = kv.sequence_id,
+                              .total_tokens = total_tokens,
+                              .extents = kv.extents,
+                              .growths = kv.growths});
+  CommandResult result;
+  commands_.CarryOut(command, result);
+  live.failure = std::move(result.refused);
+  if (!result.failed.empty()) live.failure = std::move(result.failed.front().status);
+  if (!live.failure.ok()) return;
+  live.need = live.sequence->policy->Need(kv.settings, kv.prompt_tokens, total_tokens);
+  live.demand.Lengthen(live.sequence->length(), total_tokens - kv.prompt_tokens);
 }
 
 }  // namespace retroinfer

@@ -13,7 +13,7 @@
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/segment_exchange.h"
-#include "gpu_worker/executor/executor.h"
+#include "gpu_worker/executor/command_runner.h"
 
 namespace retroinfer {
 
@@ -27,9 +27,9 @@ class AnswerGrowth {
   // The most tokens that the request generates with what is reserved when it begins.
   static int64_t TokensAtFirst(const GenerationRequest& request);
 
-  // Executor and exchange outlive this.
-  AnswerGrowth(Executor& executor, SegmentExchange& exchange, uint32_t arena_pages)
-      : executor_(executor), exchange_(exchange), arena_pages_(arena_pages) {}
+  // Runner and exchange outlive this.
+  AnswerGrowth(CommandRunner& commands, SegmentExchange& exchange, uint32_t arena_pages)
+      : commands_(commands), exchange_(exchange), arena_pages_(arena_pages) {}
 
   // Reserves for the answers that are near the end of their stretch, and takes what the store has
   // granted. Once a round, between two steps. What the store answers wrongly fails the request
@@ -42,7 +42,7 @@ class AnswerGrowth {
   void TakeAnswer(LiveRequest& live);
   void GrowTo(LiveRequest& live, int64_t total_tokens);
 
-  Executor& executor_;
+  CommandRunner& commands_;
   SegmentExchange& exchange_;
   const uint32_t arena_pages_;
 };

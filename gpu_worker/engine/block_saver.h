@@ -2,17 +2,16 @@
 // computing the tokens again: what a prompt leaves that is in no segment, and what decode steps
 // have added.
 //
-// The saver asks the store for extents, copies the blocks on a stream beside the engine's, and
-// commits them when the copies are done. No request waits for that: if the arena is full, the store
-// is away, or another sequence saves the same blocks, the blocks are not saved.
+// The saver asks the store for extents, has the blocks copied beside the engine's work, and commits
+// them when the copies are done. No request waits for that: if the arena is full, the store is
+// away, or another sequence saves the same blocks, the blocks are not saved.
 //
 // Threads: the engine's thread.
-// Owns:    the stream. Device, stream, memory and store outlive it.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,31 +19,29 @@
 #include "absl/status/statusor.h"
 #include "common/kv/extent.h"
 #include "common/kv/named_segment.h"
-#include "gpu_worker/device/device.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/executor/step_command.h"
 #include "gpu_worker/kv/kv_lineage.h"
-#include "gpu_worker/kv/kv_memory.h"
 #include "gpu_worker/kv/sequence_kv.h"
 
 namespace retroinfer {
 
 class BlockSaver {
  public:
+  // The store outlives the saver. The functions copy blocks (kv/block_copier.h): they begin copies,
+  // say whether those of a name are done, and forget a name.
   struct Parts {
-    Device* device = nullptr;
-    Stream* compute = nullptr;
-    KvMemory* memory = nullptr;
     SegmentStore* store = nullptr;
-    std::span<std::byte> arena;  // store->arena_pages() pages, as the host sees them
+    std::function<absl::Status(StepCommand::Save)> copy;
+    std::function<absl::StatusOr<bool>(uint64_t)> is_copied;
+    std::function<void(uint64_t)> end_copy;
   };
   struct Counters {
     uint64_t saved_blocks = 0;
     uint64_t unsaved_blocks = 0;  // arena full, no store, or an error
   };
 
-  static absl::StatusOr<std::unique_ptr<BlockSaver>> Create(const Parts& parts);
-  // Waits for the copies that are under way.
-  ~BlockSaver();
+  explicit BlockSaver(Parts parts);
 
   // Begins to save blocks of the sequence's window, in the name of `save_id`, a sequence of the
   // store of its own. Until IsSaving() is false, the sequence keeps its blocks, and what they hold
@@ -61,28 +58,19 @@ class BlockSaver {
   const Counters& counters() const { return counters_; }
 
  private:
-  struct Block {
-    NamedBlock named;
-    DenseBlockId dense;
-  };
   struct SaveUnderWay {
     uint64_t sequence_id = 0;
     uint64_t save_id = 0;
-    std::vector<Block> blocks;
+    std::vector<NamedBlock> blocks;
     std::vector<CommittedSegment> segments;  // to commit when they are copied
-    std::unique_ptr<Event> copied;           // null: the store has not answered
+    bool is_begun = false;                   // copies are under way: the store has answered
   };
 
-  explicit BlockSaver(const Parts& parts) : parts_(parts) {}
-
   absl::Status CopyOut(SaveUnderWay& save, std::span<const Extent> extents);
-  absl::Status CopyBlock(const Block& block, const Extent& extent);
   // The save has ended, with `num_saved` blocks of its own.
   void End(std::list<SaveUnderWay>::iterator save, size_t num_saved);
 
   const Parts parts_;
-  std::unique_ptr<Stream> copies_;
-  std::unique_ptr<Event> computed_;
   std::list<SaveUnderWay> saves_;
   Counters counters_;
 };

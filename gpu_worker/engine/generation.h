@@ -117,8 +117,9 @@ struct GenerationResult {
 
 // Receives the output of one request.
 //
-// Threads: called on the engine's thread, one call at a time; must return at once. OnFinish is the
-// last call and always comes, exactly once.
+// Threads: called on a thread of the engine's for this (OutputThread), one call at a time; must
+// return at once, since all requests share the thread. OnFinish is the last call and always comes,
+// exactly once.
 class GenerationSink {
  public:
   virtual ~GenerationSink() = default;

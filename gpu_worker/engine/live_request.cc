@@ -14,7 +14,7 @@ RequestCounts CountRequests(const LiveRequests& live) {
     const bool is_admitted =
         request->phase != RequestPhase::kWaiting && request->phase != RequestPhase::kReserving;
     counts.stalled += request->is_stalled ? 1 : 0;
-    counts.suspended += request->sequence.copy.has_value() ? 1 : 0;
+    counts.suspended += request->sequence->copy.has_value() ? 1 : 0;
     const bool has_begun = request->prefill_begun != absl::Time();
     (is_admitted ? counts.running : counts.waiting) += 1;
     if (has_begun) continue;
@@ -36,6 +36,19 @@ std::optional<UnseenMass> UnseenSum::Result() const {
   return UnseenMass{.mean = sum_ / static_cast<double>(num_steps_), .largest = largest_};
 }
 
+void PrepareOutput(LiveRequest& live, std::shared_ptr<GenerationSink> sink,
+                   const Tokenizer& tokenizer, std::span<const int32_t> eos_token_ids) {
+  const SamplingParams& sampling = live.request.sampling;
+  live.client = std::make_shared<ClientOutput>();
+  live.client->sink = std::move(sink);
+  if (!sampling.stop.empty()) {
+    live.text.emplace(tokenizer, sampling, eos_token_ids);
+    return;
+  }
+  live.client->text.emplace(tokenizer, sampling, eos_token_ids);
+  live.stop_tokens.emplace(sampling, eos_token_ids);
+}
+
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status) {
   const bool any_output = live.num_generated > 0;
   const absl::Time now = common::SteadyNow();
@@ -43,14 +56,15 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
   return {
       .status = std::move(status),
       .reason = reason,
-      .matched_stop = live.output->matched_stop(),
-      .matched_token = live.output->matched_token(),
-      .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
-      .cached_tokens = live.sequence.kv.cached_tokens(),
-      .cached_generated_tokens =
-          std::max<int64_t>(0, live.sequence.kv.cached_end - live.sequence.kv.lineage.exact_end()),
+      .matched_stop = live.text.has_value() ? live.text->matched_stop() : "",
+      .matched_token =
+          live.text.has_value() ? live.text->matched_token() : live.stop_tokens->matched(),
+      .prompt_tokens = std::ssize(live.sequence->kv.prompt),
+      .cached_tokens = live.sequence->kv.cached_tokens(),
+      .cached_generated_tokens = std::max<int64_t>(
+          0, live.sequence->kv.cached_end - live.sequence->kv.lineage.exact_end()),
       .completion_tokens = live.num_generated,
-      .num_suspensions = live.sequence.num_suspensions,
+      .num_suspensions = live.sequence->num_suspensions,
       .seed = live.request.sampling.seed,
       .queue_time = (began ? live.prefill_begun : now) - live.submitted,
       .prefill_time =

@@ -6,14 +6,18 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gpu_worker/engine/block_demand.h"
+#include "gpu_worker/engine/client_event.h"
 #include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
+#include "gpu_worker/engine/stop_tokens.h"
+#include "gpu_worker/executor/command_result.h"
 #include "gpu_worker/executor/sequence.h"
 #include "gpu_worker/scheduler/step_plan.h"
 
@@ -34,7 +38,7 @@ class UnseenSum {
 
 struct LiveRequest {
   GenerationRequest request;
-  std::shared_ptr<GenerationSink> sink;
+  std::shared_ptr<ClientOutput> client;  // the output thread's; null once the request has ended
   RequestPhase phase = RequestPhase::kWaiting;
   uint32_t tenant = 0;  // TenantDirectory's number
   uint64_t prefix = 0;  // PrefixDirectory's number
@@ -43,7 +47,10 @@ struct LiveRequest {
   uint64_t common_with = 0;
   int64_t common_tokens = 0;
 
-  Sequence sequence;   // the executor's part
+  // The command runner's, from the submission until it is let go. In the executor's own process the
+  // engine looks at it; it is changed by commands alone, but for the names of its KV and for what
+  // the store has answered until that is claimed.
+  Sequence* sequence = nullptr;
   KvNeed need;         // for the request's whole life
   BlockDemand demand;  // device blocks that the request should hold now
   bool is_aborted = false;
@@ -71,10 +78,14 @@ struct LiveRequest {
   int64_t saved_end = 0;
 
   // Output.
-  std::unique_ptr<OutputProcessor> output;
+  // Says what ends the request. Of a request with stop strings, which are found in its text, `text`
+  // does, and makes the text at once; of any other `stop_tokens`, and the text is the output
+  // thread's.
+  std::optional<OutputProcessor> text;
+  std::optional<StopTokens> stop_tokens;
   int32_t next_token = -1;             // sampled last; its KV does not exist yet
   int64_t num_generated = 0;           // or measured, of continuations
-  std::optional<OutputToken> first;    // drawn; told when the prompt is measured, too
+  std::optional<DrawnToken> first;     // told when the prompt is measured, too
   std::optional<ForcedTokens> forced;  // of a request that measures continuations
   int64_t prompt_tokens_done = 0;      // prompt tokens that the statistics have counted
   int64_t prompt_tokens_told = -1;     // prompt tokens that the client was told of
@@ -95,8 +106,8 @@ struct LiveRequest {
   bool has_first_token() const { return first_token != absl::InfiniteFuture(); }
   // Device blocks that the request holds, and further blocks that it asks for.
   KvBlocks Held() const {
-    return {.dense = static_cast<int32_t>(sequence.kv.dense_blocks.size()),
-            .meta = static_cast<int32_t>(sequence.kv.meta_blocks.size())};
+    return {.dense = static_cast<int32_t>(sequence->kv.dense_blocks.size()),
+            .meta = static_cast<int32_t>(sequence->kv.meta_blocks.size())};
   }
   KvBlocks Asked() const {
     const KvBlocks held = Held();
@@ -117,6 +128,10 @@ struct RequestCounts {
       absl::InfiniteFuture();  // when the oldest without a first pass was submitted
 };
 RequestCounts CountRequests(const LiveRequests& live);
+
+// Readies what turns the request's tokens into text, and says when they end it.
+void PrepareOutput(LiveRequest& live, std::shared_ptr<GenerationSink> sink,
+                   const Tokenizer& tokenizer, std::span<const int32_t> eos_token_ids);
 
 // Returns what a request that ends now has to say.
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status);

@@ -31,11 +31,15 @@ constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
 // Background work steps back for decode steps, but no request waits for it much longer than this.
 constexpr absl::Duration kBackgroundPatience = absl::Milliseconds(500);
 
+bool IsPromptOnly(const GenerationRequest& request) {
+  return IsScoring(request) && request.continuations.empty();
+}
+
 }  // namespace
 
 LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& parts,
                          std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Executor> executor,
-                         std::unique_ptr<BlockSaver> saver)
+                         std::unique_ptr<CommandRunner> commands)
     : options_(options),
       tokenizer_(*parts.tokenizer),
       store_(*parts.store),
@@ -45,14 +49,15 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
                                                 .max_expected_wait = options.max_expected_wait})),
       scheduler_(std::move(scheduler)),
       executor_(std::move(executor)),
+      commands_(std::move(commands)),
       stats_({.device = executor_->parts().device,
               .memory = executor_->parts().memory.get(),
               .cache = executor_->parts().cache.get(),
               .store = parts.store,
               .suspended = executor_->parts().suspended.get(),
               .segments = executor_->parts().segments.get()}),
-      exchange_(store_, inbox_, std::move(saver), options.plan.geometry, stats_.counters()),
-      growth_(*executor_, exchange_, store_.arena_pages()),
+      exchange_(store_, inbox_, MakeSaver(), options.plan.geometry, stats_.counters()),
+      growth_(*commands_, exchange_, store_.arena_pages()),
       observation_({.executor = executor_.get(),
                     .exchange = &exchange_,
                     .store = parts.store,
@@ -60,12 +65,18 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
                     .counters = &stats_.counters()}),
       delivery_({.store = parts.store,
                  .exchange = &exchange_,
-                 .executor = executor_.get(),
+                 .carry_out =
+                     [this](StepCommand command) {
+                       CommandResult result;
+                       commands_->CarryOut(command, result);
+                       RI_CHECK(result.refused.ok());
+                     },
                  .inbox = inbox_.get(),
+                 .output = &output_,
                  .stats = &stats_,
                  .publish = [this] { UpdateStats(); }}),
       runner_({.live = &live_,
-               .executor = executor_.get(),
+               .commands = commands_.get(),
                .exchange = &exchange_,
                .delivery = &delivery_,
                .observation = &observation_,
@@ -73,7 +84,6 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
                .tenants = &tenants_,
                .prefixes = &prefixes_,
                .counters = &stats_.counters(),
-               .eos_token_ids = options.eos_token_ids,
                .publish = [this] { UpdateStats(); }}) {
   const MemoryPlan& plan = options.plan;
   limits_ = {.max_model_len = plan.OfRequests(plan.max_model_len),
@@ -86,24 +96,37 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
   }
 }
 
+std::unique_ptr<BlockSaver> LocalEngine::MakeSaver() {
+  // Blocks have no tail: a prompt could not go on behind them in window layers.
+  if (!options_.share_segments || options_.plan.geometry.has_window_layers()) return nullptr;
+  const auto carry_out = [this](StepCommand command) {
+    CommandResult result;
+    commands_->CarryOut(command, result);
+    return result.unsaved.empty() ? result.refused : result.unsaved.front().status;
+  };
+  return std::make_unique<BlockSaver>(BlockSaver::Parts{
+      .store = &store_,
+      .copy =
+          [carry_out](StepCommand::Save save) {
+            StepCommand command;
+            command.save.push_back(std::move(save));
+            return carry_out(std::move(command));
+          },
+      .is_copied = [this](uint64_t save_id) { return commands_->copier().IsDone(save_id); },
+      .end_copy =
+          [carry_out](uint64_t save_id) { RI_CHECK(carry_out({.end_save = {save_id}}).ok()); }});
+}
+
 absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngineOptions& options,
                                                                 EngineParts parts) {
   const MemoryPlan& plan = options.plan;
   auto scheduler = std::make_unique<Scheduler>(
-      SchedulerOptions{.num_layers = plan.geometry.num_layers,
+      SchedulerOptions{.num_layers = plan.geometry.num_model_layers(),
                        .max_rows = plan.prefill_rows,
                        .max_batch = plan.max_batch,
                        .inter_token_target = absl::ToDoubleSeconds(options.inter_token_target),
                        .preempts = parts.executor.suspended != nullptr,
                        .ahead = options.ahead});
-  std::unique_ptr<BlockSaver> saver;
-  if (options.share_segments) {
-    ASSIGN_OR_RETURN(saver, BlockSaver::Create({.device = parts.executor.device,
-                                                .compute = parts.executor.stream,
-                                                .memory = parts.executor.memory.get(),
-                                                .store = parts.store,
-                                                .arena = parts.arena}));
-  }
   ASSIGN_OR_RETURN(
       std::unique_ptr<Executor> executor,
       Executor::Create(std::move(parts.executor),
@@ -112,8 +135,10 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngin
                         .max_rows = plan.prefill_rows,
                         .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens}},
                        scheduler->costs()));
-  auto engine = absl::WrapUnique(
-      new LocalEngine(options, parts, std::move(scheduler), std::move(executor), std::move(saver)));
+  ASSIGN_OR_RETURN(std::unique_ptr<CommandRunner> commands,
+                   CommandRunner::Create(*executor, parts.arena, options.hooks));
+  auto engine = absl::WrapUnique(new LocalEngine(options, parts, std::move(scheduler),
+                                                 std::move(executor), std::move(commands)));
   engine->UpdateStats();
   engine->thread_ = std::thread([raw = engine.get()] { raw->Loop(); });
   ::pthread_setname_np(engine->thread_.native_handle(), "engine");
@@ -137,10 +162,10 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   RI_CHECK(request.continuations.size() <= 1 ||
            CanMeasureTogether(request.attention, std::ssize(request.prompt),
                               request.sampling.max_tokens));
-  // Hashing a long prompt takes milliseconds: on the caller's thread. A prompt that is measured is
-  // computed from its first row on.
+  // Hashing a long prompt takes milliseconds: on the caller's thread.
   NamedPrefix prefix;
-  if (options_.share_segments && request.shares_kv && request.num_prompt_logprobs < 0 &&
+  const bool keeps_kv = !IsPromptOnly(request);
+  if (options_.share_segments && request.shares_kv && keeps_kv &&
       EntryOf(request.attention.policy).reads_segments) {
     prefix = NamePrefix(request.prompt, executor_->parts().segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
@@ -151,15 +176,14 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
 
 bool LocalEngine::CanMeasureTogether(const AttentionSettings& attention, int64_t prompt_tokens,
                                      int64_t continuation_tokens) const {
-  return executor_->parts()
-      .policies.Of(attention.policy)
-      .CanRewind(attention, prompt_tokens, prompt_tokens + continuation_tokens);
+  const ExecutorParts& parts = executor_->parts();
+  const int64_t total_tokens = prompt_tokens + continuation_tokens;
+  if (parts.windows != nullptr && !parts.windows->Holds(total_tokens, prompt_tokens)) return false;
+  return parts.policies.Of(attention.policy).CanRewind(attention, prompt_tokens, total_tokens);
 }
 
 AttentionPolicy& LocalEngine::PolicyOf(const GenerationRequest& request) const {
-  const bool is_prompt_only = IsScoring(request) && request.continuations.empty();
-  if (is_prompt_only) return prompt_only_;
-  return executor_->parts().policies.Of(request.attention.policy);
+  return commands_->PolicyOf(request.attention.policy, IsPromptOnly(request));
 }
 
 absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
@@ -216,6 +240,7 @@ void LocalEngine::Drain(absl::Time deadline) {
     }
     absl::SleepFor(absl::Milliseconds(5));
   }
+  output_.Drain();
 }
 
 EngineStats LocalEngine::stats() const {
@@ -296,24 +321,14 @@ void LocalEngine::TakeMail(absl::Duration timeout) {
 void LocalEngine::TakeSubmission(Submission submission) {
   auto live = std::make_unique<LiveRequest>();
   live->request = std::move(submission.request);
-  live->sink = std::move(submission.sink);
   live->submitted = submission.submitted;
   const GenerationRequest& request = live->request;
   live->tenant = tenants_.Acquire(request.tenant == nullptr ? common::Tenant() : *request.tenant);
   if (!request.continuations.empty()) live->forced.emplace(request.continuations);
-  live->output =
-      std::make_unique<OutputProcessor>(tokenizer_, request.sampling, options_.eos_token_ids);
-
-  Sequence& sequence = live->sequence;
-  sequence.policy = &PolicyOf(request);
-  sequence.num_prompt_logprobs = request.num_prompt_logprobs;
+  PrepareOutput(*live, std::move(submission.sink), tokenizer_, options_.eos_token_ids);
+  live->sequence = Open(*live);
+  Sequence& sequence = *live->sequence;
   SequenceKv& kv = sequence.kv;
-  kv.sequence_id = next_sequence_id_++;
-  kv.settings = request.attention;
-  kv.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  kv.total_tokens = kv.prompt_tokens + AnswerGrowth::TokensAtFirst(request);
-  kv.prompt = request.prompt;
-  kv.reads_whole = sequence.measures_prompt();
   kv.prefix = std::move(submission.prefix);
   std::optional<common::Hash256> made_by;
   if (request.reuse == KvReuse::kGenerated && !IsScoring(request)) {
@@ -322,11 +337,33 @@ void LocalEngine::TakeSubmission(Submission submission) {
   kv.lineage = KvLineage(kv.prefix, kv.prompt, made_by);
   kv.lineage.SetCached({}, 0);
   live->prefix = prefixes_.Acquire(kv.prefix);
+  if (kv.reads_whole) live->prefix = 0;  // no run of its rows is read for several prompts
   live->need = sequence.policy->Need(kv.settings, kv.prompt_tokens, kv.total_tokens);
   live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
                              AnswerGrowth::TokensAtFirst(request), options_.reserves_all);
   live->takes_in_order = sequence.policy->TakesInOrder(kv);
   live_.push_back(std::move(live));
+}
+
+// The prompt moves into the sequence.
+Sequence* LocalEngine::Open(LiveRequest& live) {
+  GenerationRequest& request = live.request;
+  StepCommand command;
+  StepCommand::Open& open = command.open.emplace_back();
+  open.id = next_sequence_id_++;
+  open.total_tokens = std::ssize(request.prompt) + AnswerGrowth::TokensAtFirst(request);
+  open.prompt = std::move(request.prompt);
+  open.attention = request.attention;
+  open.sampling = request.sampling;
+  open.sampling.stop.clear();  // of text: OutputProcessor
+  open.eos_token_ids = options_.eos_token_ids;
+  open.is_prompt_only = IsPromptOnly(request);
+  open.num_prompt_logprobs = request.num_prompt_logprobs;
+  if (live.forced.has_value()) open.first_targets = live.forced->Firsts();
+  CommandResult result;
+  commands_->CarryOut(command, result);
+  RI_CHECK(result.refused.ok());  // Submit() has checked what the runner checks
+  return commands_->Find(open.id);
 }
 
 // Background work gives way to decode steps, unless nothing else is to do or a request has waited
@@ -335,7 +372,7 @@ void LocalEngine::TendBackground(bool worked) {
   const absl::Time now = common::SteadyNow();
   const bool urgent = std::any_of(live_.begin(), live_.end(), [&](const auto& live) {
     // No pass of the request has run, or it is suspended: nothing in the background works for it.
-    if (live->progressed == absl::Time() || live->sequence.copy.has_value()) return false;
+    if (live->progressed == absl::Time() || live->sequence->copy.has_value()) return false;
     const bool is_waited_for = live->phase != RequestPhase::kEnded;
     return !worked || (is_waited_for && now - live->progressed > kBackgroundPatience);
   });

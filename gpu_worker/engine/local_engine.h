@@ -3,10 +3,11 @@
 // The engine keeps requests: from the mail that brings them to the last byte that they held, and
 // what their clients are told. One thread runs the loop: take mail, describe what there is
 // (observation.h), ask the scheduler for a plan, carry the plan out (plan_runner.h): on the device
-// by the executor (executor/executor.h), towards the store by the exchange (segment_exchange.h),
-// towards clients by the delivery (output_delivery.h).
+// by commands for the executor (executor/command_runner.h), towards the store by the exchange
+// (segment_exchange.h), towards clients by the delivery (output_delivery.h).
 //
-// Owns:    the executor. Tokenizer and store, and what ExecutorParts does not own, belong to the
+// Owns:    the executor, and the runner of its commands. Tokenizer and store, and what
+// ExecutorParts does not own, belong to the
 //          caller and outlive the engine.
 // Threads: as Engine.
 #pragma once
@@ -19,7 +20,6 @@
 #include <thread>
 #include <vector>
 
-#include "gpu_worker/attention/prompt_only_policy.h"
 #include "gpu_worker/engine/answer_growth.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/engine_stats_board.h"
@@ -28,11 +28,13 @@
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/engine/observation.h"
 #include "gpu_worker/engine/output_delivery.h"
+#include "gpu_worker/engine/output_thread.h"
 #include "gpu_worker/engine/plan_runner.h"
 #include "gpu_worker/engine/prefix_directory.h"
 #include "gpu_worker/engine/segment_exchange.h"
 #include "gpu_worker/engine/segment_store.h"
 #include "gpu_worker/engine/tenant_directory.h"
+#include "gpu_worker/executor/command_runner.h"
 #include "gpu_worker/executor/executor.h"
 #include "gpu_worker/scheduler/scheduler.h"
 
@@ -55,6 +57,8 @@ struct LocalEngineOptions {
   // each round, also where the plan is empty, and before it is carried out; may be empty. May
   // suspend further requests, or replace the plan by another that can be carried out now.
   std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
+  // Of all commands for the executor. Another one that is given them computes the same tokens.
+  CommandHooks hooks;
 };
 
 // What the engine runs on. Plain pointers are not owned.
@@ -91,7 +95,7 @@ class LocalEngine final : public Engine {
  private:
   LocalEngine(const LocalEngineOptions& options, const EngineParts& parts,
               std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Executor> executor,
-              std::unique_ptr<BlockSaver> saver);
+              std::unique_ptr<CommandRunner> commands);
 
   void Loop();
   bool RunOnce();  // returns whether anything was done for a request
@@ -99,6 +103,9 @@ class LocalEngine final : public Engine {
   // Mail.
   void TakeMail(absl::Duration timeout);
   void TakeSubmission(Submission submission);
+  // Lets the executor know the request's sequence.
+  Sequence* Open(LiveRequest& live);
+  std::unique_ptr<BlockSaver> MakeSaver();
 
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
   absl::Status CheckFits(const GenerationRequest& request) const;
@@ -113,11 +120,11 @@ class LocalEngine final : public Engine {
   EngineLimits limits_;
   // Shared with the store's answers, which may come after the engine's end.
   const std::shared_ptr<Inbox> inbox_;
-  mutable PromptOnlyPolicy prompt_only_;  // has no state
 
   // Of the engine's thread.
   const std::unique_ptr<Scheduler> scheduler_;
   const std::unique_ptr<Executor> executor_;
+  const std::unique_ptr<CommandRunner> commands_;
   EngineStatsBoard stats_;
   SegmentExchange exchange_;
   AnswerGrowth growth_;
@@ -125,6 +132,7 @@ class LocalEngine final : public Engine {
   TenantDirectory tenants_;
   PrefixDirectory prefixes_;
   Observation observation_;
+  OutputThread output_;
   OutputDelivery delivery_;
   PlanRunner runner_;
   absl::Time next_expected_wait_ = absl::InfinitePast();

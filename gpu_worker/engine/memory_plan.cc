@@ -12,6 +12,7 @@
 #include "gpu_worker/executor/prefill_lane.h"
 #include "gpu_worker/executor/sampler.h"
 #include "gpu_worker/kv/suspended_kv.h"
+#include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/model/transformer.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/wave_index/segment_builder.h"
@@ -67,6 +68,15 @@ std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const Me
       {"segments", SegmentBuilder::MemoryOf(
                        plan.geometry, {.max_open_segments = plan.max_open_segments}, backend)},
       {"synthetic contexts", {MemoryPurpose::kActivations, input.synthetic_bytes}}};
+  if (plan.geometry.has_window_layers()) {
+    components.push_back(
+        {"window layers",
+         WindowLayers::MemoryOf({.geometry = plan.geometry,
+                                 .num_rows = plan.max_sequences,
+                                 .max_batch = plan.max_batch,
+                                 .num_query_heads = static_cast<int32_t>(model.num_query_heads)},
+                                backend)});
+  }
   const PolicyLimits limits = {.geometry = plan.geometry,
                                .num_query_heads = static_cast<int32_t>(model.num_query_heads),
                                .max_batch = plan.max_batch,
@@ -115,10 +125,15 @@ int32_t SuspendedBlocks(const MemoryPlanInput& input, const MemoryPlan& plan) {
   if (!input.preemption) return 0;
   const size_t block_bytes = SuspendedKv::HostBytesOf(input.geometry(), 1);
   const int64_t short_context = std::min(input.index.dense_below, input.max_model_len);
-  const int64_t windows =
-      std::min<int64_t>(input.max_batch * kWaveWindowBlocks, kSuspendedBytes / block_bytes);
-  const int64_t wanted = std::max<int64_t>(windows, 1 + CeilDiv(short_context, kDenseBlockTokens));
-  size_t blocks = static_cast<size_t>(std::min<int64_t>(wanted, plan.dense_blocks));
+  // Each request's ring of window layers takes host blocks, but no dense ones.
+  const int64_t ring = SuspendedKv::RingBlocksOf(
+      input.geometry(), WindowLayers::RingBytes(input.geometry(), input.max_batch));
+  const int64_t windows = std::min<int64_t>(input.max_batch * (kWaveWindowBlocks + ring),
+                                            kSuspendedBytes / block_bytes);
+  const int64_t wanted =
+      std::max<int64_t>(windows, 1 + CeilDiv(short_context, kDenseBlockTokens) + ring);
+  size_t blocks =
+      static_cast<size_t>(std::min<int64_t>(wanted, plan.dense_blocks + input.max_batch * ring));
   if (input.suspended_kv_bytes != 0) blocks = input.suspended_kv_bytes / block_bytes;
   if (!input.owns_memory) blocks = std::min(blocks, plan.unused_bytes / block_bytes);
   return static_cast<int32_t>(std::min<size_t>(blocks, std::numeric_limits<int32_t>::max()));
@@ -232,6 +247,12 @@ std::string MemoryPlan::ToString() const {
       " (", dense_blocks, " blocks), index ", Gib(need[MemoryPurpose::kMetaIndex]), " (",
       meta_blocks, " blocks), block cache ", Gib(need[MemoryPurpose::kBlockCache]), " (", num_slots,
       " slots), not used ", Gib(unused_bytes));
+  if (geometry.has_window_layers()) {
+    const auto rings = std::ranges::find(components, "window layers", &ComponentMemory::name);
+    absl::StrAppend(&text, "; of dense KV ", Gib(rings->need[MemoryPurpose::kDenseKv]), " for ",
+                    geometry.num_window_layers, " window layers of ", geometry.window_tokens,
+                    " tokens");
+  }
   if (suspended_blocks > 0) {
     absl::StrAppend(&text, "; host memory for preempted requests ", Gib(suspended_bytes()));
   }
@@ -279,7 +300,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
                     .max_single_pass_tokens = plan.synthetic_tokens + plan.long_lane_tokens,
                     .dense_blocks = plan.dense_blocks,
                     .arena_tokens = ArenaCapacityTokens(plan.geometry, input.arena_pages),
-                    .dense_below = input.index.dense_below});
+                    .dense_below = input.index.dense_below,
+                    .has_window_layers = plan.geometry.has_window_layers()});
   return plan;
 }
 

@@ -26,12 +26,12 @@ bool GeneratesAll(const GenerationRequest& request) {
 void CompareReady(const LiveRequests& all) {
   absl::flat_hash_map<uint64_t, const LiveRequest*> first_of;
   for (const auto& live : all) {
-    const bool is_shared = live->prefix != 0 && live->sequence.kv.num_cached_segments != 0;
+    const bool is_shared = live->prefix != 0 && live->sequence->kv.num_cached_segments != 0;
     if (live->phase != RequestPhase::kReady || !is_shared) continue;
     const LiveRequest& first = *first_of.try_emplace(live->prefix, live.get()).first->second;
-    if (live->common_with == first.sequence.id()) continue;
-    live->common_with = first.sequence.id();
-    live->common_tokens = CommonTokens(live->request.prompt, first.request.prompt);
+    if (live->common_with == first.sequence->id()) continue;
+    live->common_with = first.sequence->id();
+    live->common_tokens = CommonTokens(live->sequence->kv.prompt, first.sequence->kv.prompt);
   }
 }
 
@@ -56,9 +56,9 @@ const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts
   for (const auto& one : live) {
     if (one->phase != RequestPhase::kEnded) {
       input_.requests.push_back(Describe(*one, live));
-    } else if (!sources_.exchange->IsSaving(one->sequence.id()) &&
-               executor_.IsUnused(one->sequence)) {
-      input_.unused.push_back(one->sequence.id());
+    } else if (!sources_.exchange->IsSaving(one->sequence->id()) &&
+               executor_.IsUnused(*one->sequence)) {
+      input_.unused.push_back(one->sequence->id());
     }
   }
   for (size_t i = 0; i < input_.lanes.size(); ++i) executor_.DescribeLane(i, input_.lanes[i]);
@@ -87,9 +87,9 @@ void Observation::GroupBegan(size_t lane, std::span<LiveRequest* const> members)
 
 // Describes what follows from the request and its prompt alone.
 RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
-  const SequenceKv& kv = live.sequence.kv;
+  const SequenceKv& kv = live.sequence->kv;
   const PromptPart& part = kv.part;
-  return {.id = live.sequence.id(),
+  return {.id = live.sequence->id(),
           .phase = live.phase,
           .arrival = ToSeconds(live.submitted),
           .deadline = ToSeconds(live.request.deadline),
@@ -116,7 +116,7 @@ void Observation::DescribeMemory(LiveRequest& live, RequestDescription& descript
   const KvBlocks& target = live.demand.target();
   const KvBlocks& peak = live.demand.peak();
   const bool was_stalled = std::exchange(live.is_stalled, false);
-  if (live.sequence.kv.table_row < 0) {
+  if (live.sequence->kv.table_row < 0) {
     description.dense_blocks = target.dense;
     description.meta_blocks = target.meta;
     description.more_dense_blocks = peak.dense - target.dense;
@@ -125,27 +125,28 @@ void Observation::DescribeMemory(LiveRequest& live, RequestDescription& descript
   }
   const KvBlocks held = live.Held();
   description.dense_blocks = held.dense;
-  description.meta_blocks = executor_.memory().OwnMetaBlocks(live.sequence.kv);
+  description.meta_blocks = executor_.memory().OwnMetaBlocks(live.sequence->kv);
   description.more_dense_blocks = std::max(0, peak.dense - held.dense);
   description.more_meta_blocks = std::max(0, peak.meta - held.meta);
   if (live.phase != RequestPhase::kDecoding) return;
   const KvBlocks asked = live.Asked();
   description.asked_dense_blocks = asked.dense;
   description.asked_meta_blocks = asked.meta;
-  description.free_tokens = live.demand.FreeTokens(live.sequence.length());
+  description.free_tokens = live.demand.FreeTokens(live.sequence->length());
   live.is_stalled = description.free_tokens <= 0;
   if (live.is_stalled && !was_stalled) ++sources_.counters->memory_stalls;
 }
 
 RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& all) {
-  SequenceKv& kv = live.sequence.kv;
+  SequenceKv& kv = live.sequence->kv;
   // The part that is read next may change until a lane begins it: other requests commit KV
   // meanwhile.
   if (live.phase <= RequestPhase::kReady) {
-    kv.part = live.sequence.policy->NextPart(kv, executor_.lane(0).max_tokens());
+    kv.part = live.sequence->policy->NextPart(kv, executor_.lane(0).max_tokens());
   }
   RequestDescription description = DescribePrompt(live);
   DescribeMemory(live, description);
+  description.measures_given = live.forced.has_value();
   if (kv.part.attends_to_all) description.later_tokens = kv.prompt_tokens - kv.part.end;
   // A prompt that is read in parts shares no read: the lane's KV of its earlier parts is its own.
   const bool is_part =
@@ -154,7 +155,7 @@ RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& 
   description.is_new = std::exchange(live.is_new, false);
   // Every token that has a name may be found cached. The sink and the last token are computed in
   // any case.
-  if (description.is_new && kv.lineage.names_any()) {
+  if (description.is_new && kv.lineage.names_any() && !kv.reads_whole) {
     description.nameable_tokens = kv.prompt_tokens - 1 - int64_t{kSinkTokens};
   }
   description.asks_store =
@@ -169,7 +170,7 @@ RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& 
 // How far the store, the background and the device are with the request.
 absl::Status Observation::DescribeProgress(LiveRequest& live, const LiveRequests& all,
                                            RequestDescription& description) {
-  Sequence& sequence = live.sequence;
+  Sequence& sequence = *live.sequence;
   switch (live.phase) {
     case RequestPhase::kReserving:
       description.answer = live.answer;
@@ -196,7 +197,7 @@ absl::Status Observation::DescribeProgress(LiveRequest& live, const LiveRequests
 
 // Whether a decoding request can take part in a step, and what suspending it would take.
 absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription& description) {
-  Sequence& sequence = live.sequence;
+  Sequence& sequence = *live.sequence;
   AttentionPolicy& policy = *sequence.policy;
   const bool is_saving = sources_.exchange->IsSaving(sequence.id());
   if (live.forced.has_value()) {
@@ -207,7 +208,7 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   if (executor_.parts().suspended != nullptr) {
     ASSIGN_OR_RETURN(description.can_suspend, policy.CanSuspend(sequence.kv));
     description.can_suspend &= !is_saving;
-    description.suspended_blocks = SuspendedKv::BlocksOf(sequence.kv);
+    description.suspended_blocks = executor_.parts().suspended->BlocksOf(sequence.kv);
     description.num_suspensions = sequence.num_suspensions;
     description.resident_since = ToSeconds(live.resident_since);
   }

@@ -1,5 +1,5 @@
-// Tells clients what their requests have generated or measured, how far their prompts are, and how
-// they ended.
+// Says what clients are told of what their requests have generated or measured, how far their
+// prompts are, and how they ended; the output thread tells them.
 //
 // OnFinish is called in End() and nowhere else; End() makes the phase kEnded, so it runs once for a
 // request.
@@ -9,14 +9,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "gpu_worker/engine/engine_stats_board.h"
 #include "gpu_worker/engine/inbox.h"
 #include "gpu_worker/engine/live_request.h"
+#include "gpu_worker/engine/output_thread.h"
 #include "gpu_worker/engine/segment_exchange.h"
 #include "gpu_worker/engine/segment_store.h"
-#include "gpu_worker/executor/executor.h"
+#include "gpu_worker/executor/command_result.h"
+#include "gpu_worker/executor/step_command.h"
 
 namespace retroinfer {
 
@@ -26,8 +29,9 @@ class OutputDelivery {
   struct Parts {
     const SegmentStore* store = nullptr;
     SegmentExchange* exchange = nullptr;
-    Executor* executor = nullptr;
+    std::function<void(StepCommand)> carry_out;  // has the executor carry it out
     Inbox* inbox = nullptr;
+    OutputThread* output = nullptr;
     EngineStatsBoard* stats = nullptr;
     std::function<void()> publish;  // shows other threads the statistics of now
   };
@@ -42,18 +46,21 @@ class OutputDelivery {
   // REQUIRES: LiveRequest::first, or the first tokens of LiveRequest::forced, are there.
   void EmitFirst(LiveRequest& live);
   // Tells a token that a decode step has drawn, or measured.
-  void Emit(LiveRequest& live, const OutputToken& token);
+  void Emit(LiveRequest& live, const DrawnToken& token);
   // Ends the request, unless it has ended: from now on only its memory is left.
   void End(LiveRequest& live, FinishReason reason, absl::Status status = absl::OkStatus());
+  // Hands what was said since the last call to the output thread.
+  void Flush() { parts_.output->Post(events_); }
 
  private:
-  void EmitDrawn(LiveRequest& live, const OutputToken& token);
+  void EmitDrawn(LiveRequest& live, const DrawnToken& drawn);
   void EmitMeasured(LiveRequest& live, const OutputToken& token);
   void EmitDelta(LiveRequest& live);
   void EndBecauseMemoryWasTaken(LiveRequest& live);
 
   const Parts parts_;
   EngineStats& counters_;
+  std::vector<ClientEvent> events_;  // since Flush()
 };
 
 }  // namespace retroinfer

@@ -9,6 +9,7 @@
 
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/stop_matcher.h"
+#include "gpu_worker/engine/stop_tokens.h"
 #include "text/tokenizer/incremental_detokenizer.h"
 
 namespace retroinfer {
@@ -41,21 +42,17 @@ class OutputProcessor {
   OutputDelta TakeDelta();
 
   const std::string& matched_stop() const { return matched_stop_; }  // empty: none
-  int32_t matched_token() const { return matched_token_; }           // -1: none
+  int32_t matched_token() const { return stop_tokens_.matched(); }   // -1: none
 
  private:
-  bool IsEndToken(int32_t token) const;
-
   const std::vector<std::string> stop_;
-  const std::vector<int32_t> end_tokens_;  // at most a few dozen
+  StopTokens stop_tokens_;
   const int64_t min_tokens_;
   const bool include_stop_;
   IncrementalDetokenizer detokenizer_;
   StopMatcher matcher_;
   OutputDelta delta_;
-  int64_t num_tokens_ = 0;
   std::string matched_stop_;
-  int32_t matched_token_ = -1;
 };
 
 }  // namespace retroinfer

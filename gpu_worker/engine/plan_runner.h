@@ -1,15 +1,17 @@
-// Carries out the scheduler's plan, request by request: gives memory, reads prompts, decodes,
-// copies KV to the host and back. The runner decides nothing, and observes nothing. If a request
-// has ended since the plan was made, the runner does less than planned, never anything else.
+// Carries out the scheduler's plan: turns the plan into commands for the executor, and what comes
+// of them into the phases of requests and what their clients are told. The runner decides nothing,
+// and observes nothing. If a request has ended since the plan was made, the runner does less than
+// planned, never anything else.
 //
-// Blocks return to the pools, and extents to the store, in LetGo() only, once the executor has said
-// that neither the background nor the device uses them any more.
+// Blocks return to the pools, and extents to the store, when a request is let go only, once the
+// executor has said that neither the background nor the device uses them any more.
 //
 // Threads: the engine's thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -20,7 +22,9 @@
 #include "gpu_worker/engine/prefix_directory.h"
 #include "gpu_worker/engine/segment_exchange.h"
 #include "gpu_worker/engine/tenant_directory.h"
-#include "gpu_worker/executor/executor.h"
+#include "gpu_worker/executor/command_result.h"
+#include "gpu_worker/executor/command_runner.h"
+#include "gpu_worker/executor/step_command.h"
 #include "gpu_worker/scheduler/step_plan.h"
 
 namespace retroinfer {
@@ -30,7 +34,7 @@ class PlanRunner {
   // All parts outlive the runner.
   struct Parts {
     LiveRequests* live = nullptr;
-    Executor* executor = nullptr;
+    CommandRunner* commands = nullptr;
     SegmentExchange* exchange = nullptr;
     OutputDelivery* delivery = nullptr;
     Observation* observation = nullptr;
@@ -38,7 +42,6 @@ class PlanRunner {
     TenantDirectory* tenants = nullptr;
     PrefixDirectory* prefixes = nullptr;
     EngineStats* counters = nullptr;
-    std::vector<int32_t> eos_token_ids;
     std::function<void()> publish;  // publishes the statistics to other threads
   };
   explicit PlanRunner(Parts parts);
@@ -46,28 +49,37 @@ class PlanRunner {
   void CarryOut(const StepPlan& plan);
 
  private:
-  // In the order of StepPlan.
-  void LetGo(uint64_t id);
-  void CarryOutEnding(const StepPlan::Ending& ending);
-  void Grant(LiveRequest& live);
-  void PutBack(LiveRequest& live);
-  void FinishSuspending(LiveRequest& live);
-  void FinishResuming(LiveRequest& live);
-  void Suspend(LiveRequest& live);
-  void Grow(LiveRequest& live);
-  void Resume(LiveRequest& live);
-  void Admit(LiveRequest& live, bool asks_store);
-  void BeginGroup(const StepPlan::Group& group);
-  void RunPass(const StepPlan::Pass& pass);
-  void FinishGroup(size_t lane_index);
-  void EndGroup(const PrefillLane& lane, const absl::Status& status);
-  void MeasurePrompts(const StepPlan::Measure& measure);
-  void FinishPrompt(LiveRequest& live);
-  void RunDecodeStep(const StepPlan& plan);
-  // The row that feeds the request's token `ahead` of the next one.
-  static StepRow RowOf(LiveRequest& live, int64_t ahead);
-  void TakeToken(LiveRequest& live, const OutputToken& token, absl::Time now);
+  using Requests = std::vector<LiveRequest*>;
 
+  // Each of these is a command, or several, and what comes of it; in the order of StepPlan.
+  void ChangeMemory(const StepPlan& plan);
+  void ReadPrompts(const StepPlan& plan);
+  void FinishPrompts(const StepPlan& plan);
+  void RunDecodeStep(const StepPlan& plan);
+
+  void CarryOutEnding(const StepPlan::Ending& ending);
+  void LetGo(uint64_t id);
+  void Granted(LiveRequest& live);
+  void WasPutBack(LiveRequest& live);
+  void Left(LiveRequest& live);
+  void Rejoined(LiveRequest& live);
+  void Suspended(LiveRequest& live);
+  void Resumed(LiveRequest& live);
+  void Admitted(LiveRequest& live, bool asks_store);
+  void BeginGroups(const StepPlan& plan);
+  void RunPasses();
+  void TakeReadParts();
+  void TakeFirstTokens();
+  void Finished(LiveRequest& live);
+  // The row that feeds the request's token `ahead` of the next one.
+  static StepCommand::Row RowOf(const LiveRequest& live, int64_t ahead);
+  void TakeToken(LiveRequest& live, const DrawnToken& token, absl::Time now);
+  void GiveBack(std::span<LiveRequest* const> grown);
+
+  // Carries command_ out, fills result_, ends the requests that have failed, and clears command_.
+  void Send();
+  // Requests of those ids that are in the phase.
+  Requests AllIn(RequestPhase phase, std::span<const uint64_t> ids);
   LiveRequest* Find(uint64_t sequence_id);
   // The request if it is in that phase, else null: it may have ended since the plan was made.
   LiveRequest* FindIn(RequestPhase phase, uint64_t sequence_id);
@@ -75,12 +87,15 @@ class PlanRunner {
 
   const Parts parts_;
   LiveRequests& live_;
-  Executor& executor_;
+  CommandRunner& commands_;
+  Executor& executor_;  // is looked at
   SegmentExchange& exchange_;
   OutputDelivery& delivery_;
   EngineStats& counters_;
-  std::vector<LiveRequest*> batch_;  // of the step that is carried out, by row
-  std::vector<StepRow> rows_;
+  StepCommand command_;  // that comes next
+  CommandResult result_;
+  Requests batch_;  // of the step that is carried out, by row
+  Requests grown_;  // of the batch: those that may give blocks back
 };
 
 }  // namespace retroinfer

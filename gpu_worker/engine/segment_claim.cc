@@ -5,33 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/kv/block_layout.h"
-#include "common/kv/segment_layout.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/kv/extent_check.h"
 
 namespace retroinfer {
 namespace {
-
-absl::Status CheckInside(const Extent& extent, uint32_t arena_pages) {
-  if (uint64_t{extent.first_page} + extent.num_pages <= arena_pages) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the store answered with an extent of ", extent.num_pages,
-                                          " pages from ", extent.first_page, "; the arena has ",
-                                          arena_pages));
-}
-
-// Whether the extent can hold what it is said to hold: kernels read all of it.
-absl::Status CheckHolds(const Extent& extent, const KvGeometry& geometry) {
-  const bool is_block = IsBlock(extent.num_tokens);
-  const bool is_segment =
-      extent.num_tokens <= kPrefillSegmentTokens && extent.num_tokens % kDecodeSegmentTokens == 0;
-  if (extent.num_tokens > 0 && (is_block || is_segment)) {
-    const uint32_t least = is_block ? BlockLayout(geometry).num_pages
-                                    : SegmentLayout(geometry, extent.num_tokens).first_kv_page;
-    if (extent.num_pages >= least) return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("the store answered with ", extent.num_tokens,
-                                          " tokens in ", extent.num_pages, " pages"));
-}
 
 common::SegmentName NameOf(const SequenceKv& sequence, const CachedRun& run) {
   if (run.extent.generated.has_value()) return *run.extent.generated;
@@ -57,6 +35,11 @@ common::Hash256 MadeBy(const AttentionSettings& settings, const WaveIndexSetting
     add(settings.max_unseen_mass);
     hash.AddU64(static_cast<uint64_t>(settings.ranking));
     hash.AddU64(static_cast<uint64_t>(index.min_retrieved));
+    // Where tokens have no codes, nothing is added: names that exist stay.
+    if (index.candidate_ratio != 0) {
+      add(index.candidate_ratio);
+      hash.AddU64(static_cast<uint64_t>(index.min_candidates));
+    }
   }
   return hash.Finish();
 }
@@ -71,7 +54,9 @@ std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const Kv
     SegmentWanted& wanted = request.segments.emplace_back();
     wanted.num_tokens = need.segment_tokens[i];
     end += wanted.num_tokens;
-    if (i >= num_names) continue;
+    // A prompt whose rows are all wanted finds no segment by its name, and names those that it
+    // commits (CommitOf).
+    if (i >= num_names || sequence.reads_whole) continue;
     wanted.identity = IdentityOf(sequence.prefix, sequence.prompt, i);
     wanted.text = sequence.prefix.texts[static_cast<size_t>(end - kSinkTokens) / kDenseBlockTokens];
   }
@@ -154,9 +139,13 @@ absl::Status TakeRows(const std::vector<Extent>& extents, uint32_t arena_pages,
 }
 
 CommittedSegment CommitOf(const SequenceKv& sequence, size_t index, int64_t token_begin) {
-  return {.extent_id = sequence.extents[index].id,
-          .token_begin = static_cast<uint64_t>(token_begin),
-          .identity = sequence.lineage.OfSegment(index, sequence.extents)};
+  CommittedSegment segment{.extent_id = sequence.extents[index].id,
+                           .token_begin = static_cast<uint64_t>(token_begin),
+                           .identity = std::nullopt};
+  // Without its tail no other prompt could go on behind it.
+  if (sequence.TailOf(index) == SequenceKv::Tail::kMissing) return segment;
+  segment.identity = sequence.lineage.OfSegment(index, sequence.extents);
+  return segment;
 }
 
 }  // namespace retroinfer

@@ -26,17 +26,17 @@ void SegmentExchange::Ask(ReserveRequest request, uint64_t id) {
 }
 
 bool SegmentExchange::AskForExtents(LiveRequest& live) {
-  std::optional<ReserveRequest> request = ClaimSegments(live.sequence.kv, live.need);
+  std::optional<ReserveRequest> request = ClaimSegments(live.sequence->kv, live.need);
   if (!request.has_value()) return false;
   live.asked_store = true;
   live.releases_when_asked = num_releases_;
-  Ask(*std::move(request), live.sequence.id());
+  Ask(*std::move(request), live.sequence->id());
   return true;
 }
 
 bool SegmentExchange::AskForRows(LiveRequest& live) {
-  if (saver_ == nullptr || live.sequence.measures_prompt()) return false;
-  std::optional<ReserveRequest> request = ClaimRows(live.sequence.kv, next_claim_id_);
+  if (live.sequence->measures_prompt()) return false;
+  std::optional<ReserveRequest> request = ClaimRows(live.sequence->kv, next_claim_id_);
   if (!request.has_value()) return false;
   live.rows_id = next_claim_id_++;
   Ask(*std::move(request), live.rows_id);
@@ -56,7 +56,7 @@ void SegmentExchange::AskForGrowth(LiveRequest& live, std::span<const uint32_t> 
 void SegmentExchange::TakeAnswer(ReserveAnswer answer, const LiveRequests& all) {
   if (saver_ != nullptr && saver_->TakeAnswer(answer.sequence_id, answer.extents)) return;
   const auto found = std::find_if(all.begin(), all.end(), [&answer](const auto& one) {
-    return one->sequence.id() == answer.sequence_id || one->rows_id == answer.sequence_id ||
+    return one->sequence->id() == answer.sequence_id || one->rows_id == answer.sequence_id ||
            one->growth_id == answer.sequence_id;
   });
   LiveRequest* const live = found == all.end() ? nullptr : found->get();
@@ -65,7 +65,7 @@ void SegmentExchange::TakeAnswer(ReserveAnswer answer, const LiveRequests& all) 
     return;
   }
   if (live == nullptr || live->phase != RequestPhase::kReserving) return;
-  SequenceKv& kv = live->sequence.kv;
+  SequenceKv& kv = live->sequence->kv;
   const uint32_t arena_pages = store_.arena_pages();
   if (live->rows_id == answer.sequence_id) {
     // Without rows of others the prompt's rows are computed: that is no failure.
@@ -93,7 +93,7 @@ bool SegmentExchange::MayFreePages(const LiveRequest& live, const LiveRequests& 
 }
 
 void SegmentExchange::Save(LiveRequest& live, int64_t end) {
-  const SequenceKv& kv = live.sequence.kv;
+  const SequenceKv& kv = live.sequence->kv;
   if (saver_ == nullptr || !kv.lineage.names_any() || kv.dense_blocks.empty()) return;
   if (!store_.attached() || store_.memory_taken()) return;
   // A window that has moved on since the last call holds none of the blocks that were saved then.
@@ -119,8 +119,8 @@ void SegmentExchange::SaveAtEnd(LiveRequest& live) {
   // request's is elsewhere.
   const bool is_resident =
       live.phase == RequestPhase::kDecoding || live.phase == RequestPhase::kSettling;
-  if (!live.has_first_token() || !is_resident || live.sequence.PromptRowsLeft() > 0) return;
-  const SequenceKv& kv = live.sequence.kv;
+  if (!live.has_first_token() || !is_resident || live.sequence->PromptRowsLeft() > 0) return;
+  const SequenceKv& kv = live.sequence->kv;
   const int64_t tokens = std::max(kv.num_tokens, kv.prompt_tokens);
   const bool names_generated = kv.lineage.made_by().has_value();
   Save(live, names_generated ? tokens : kv.prompt_tokens);
@@ -139,15 +139,15 @@ void SegmentExchange::ReleaseRows(LiveRequest& live) {
 
 void SegmentExchange::Release(LiveRequest& live) {
   if (live.asked_store) {
-    store_.Release(live.sequence.id());
+    store_.Release(live.sequence->id());
     ++num_releases_;
     live.asked_store = false;
   }
-  for (const SequenceKv::Growth& growth : live.sequence.kv.growths) {
+  for (const SequenceKv::Growth& growth : live.sequence->kv.growths) {
     store_.Release(growth.holder);
     ++num_releases_;
   }
-  live.sequence.kv.growths.clear();
+  live.sequence->kv.growths.clear();
   if (live.growth_id != 0) store_.Release(std::exchange(live.growth_id, 0));
   ReleaseRows(live);
 }

@@ -5,6 +5,7 @@
 
 #include "common/kv/block_layout.h"
 #include "common/kv/named_segment.h"
+#include "common/kv/segment_layout.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 
@@ -86,6 +87,18 @@ absl::Status CachedKvReader::Read(size_t member, size_t first, size_t last, uint
                        .num_tokens = cached[last - 1].token_end() - cached[first].token_begin,
                        .out = out,
                        .first_token = row});
+}
+
+absl::Status CachedKvReader::ReadTail(size_t member, size_t index, WindowLayers& windows,
+                                      uint32_t layer, const LayerKv& out) {
+  const CachedRun& run = members_[member][index];
+  if (IsBlock(run.num_tokens())) {
+    return absl::InternalError("a block has no tail, and cannot be read with window layers");
+  }
+  const SegmentLayout layout(geometry_, run.num_tokens());
+  const size_t begin = (size_t{run.extent.first_page} + layout.tail_page) * layout.page_bytes;
+  return windows.ReadTail(layer, out, run.token_end(),
+                          parts_.arena.subspan(begin, layout.tail_bytes));
 }
 
 }  // namespace retroinfer

@@ -14,6 +14,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/kv/cached_run.h"
+#include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer {
@@ -41,6 +42,11 @@ class CachedKvReader {
   // `row` on. REQUIRES: one run, or several neighbouring runs that are all blocks.
   absl::Status Read(size_t member, size_t first, size_t last, uint32_t layer, const LayerKv& out,
                     int64_t row);
+  // Enqueues the reading of one window layer of the tail of a member's cached run: into the rows of
+  // `out` that are the tail's positions. Returns: INTERNAL if the run is a block, which has no
+  // tail.
+  absl::Status ReadTail(size_t member, size_t index, WindowLayers& windows, uint32_t layer,
+                        const LayerKv& out);
 
  private:
   CachedKvReader(const Parts& parts, const KvGeometry& geometry)

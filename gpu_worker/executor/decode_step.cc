@@ -25,10 +25,12 @@ int64_t NowNs() { return absl::GetCurrentTimeNanos(); }
 }  // namespace
 
 DecodeStep::DecodeStep(Device& device, Stream& stream, Transformer& model, Sampler& sampler,
-                       int32_t max_batch)
+                       WindowLayers* windows, int32_t max_batch)
     : stream_(stream),
       model_(model),
       sampler_(sampler),
+      windows_(windows),
+      map_(model.config().num_layers, model.config().layer_windows),
       forward_graphs_(device, stream, kMaxGraphs),
       sampling_graphs_(device, stream, kMaxGraphs) {
   sequences_.reserve(static_cast<size_t>(max_batch));
@@ -44,8 +46,9 @@ MemoryNeed DecodeStep::MemoryOf(int32_t max_batch) {
 
 absl::StatusOr<std::unique_ptr<DecodeStep>> DecodeStep::Create(Device& device, Stream& stream,
                                                                Transformer& model, Sampler& sampler,
-                                                               int32_t max_batch) {
-  auto step = absl::WrapUnique(new DecodeStep(device, stream, model, sampler, max_batch));
+                                                               int32_t max_batch,
+                                                               WindowLayers* windows) {
+  auto step = absl::WrapUnique(new DecodeStep(device, stream, model, sampler, windows, max_batch));
   ASSIGN_OR_RETURN(step->inputs_, StagedArrays::Create(device, InputSizes(max_batch),
                                                        MemoryPurpose::kActivations));
   return step;
@@ -73,6 +76,7 @@ absl::Status DecodeStep::Begin(std::span<const StepRow> rows) {
         std::span<SequenceKv* const>(sequences_)
             .subspan(static_cast<size_t>(rows.first_row), static_cast<size_t>(rows.num_rows))));
   }
+  if (windows_ != nullptr) RETURN_IF_ERROR(windows_->BeginStep(sequences_));
   RETURN_IF_ERROR(sampler_.Prepare(sampling_, targets_));
   shape_.clear();
   for (const PolicyRows& rows : policies_) {
@@ -85,12 +89,17 @@ absl::Status DecodeStep::Begin(std::span<const StepRow> rows) {
 
 absl::Status DecodeStep::Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                                 const MatrixView& values, const MatrixView& out) {
+  const AttentionForm form = model_.AttentionOf(layer);
+  const LayerMap::Place place = map_[layer];
+  if (place.is_window) {
+    return windows_->DecodeLayer(place.number, form, queries, keys, values, out);
+  }
   for (const PolicyRows& rows : policies_) {
     const auto part = [&rows](const MatrixView& matrix) {
       return matrix.Rows(rows.first_row, rows.num_rows);
     };
-    RETURN_IF_ERROR(
-        rows.policy->DecodeLayer(layer, part(queries), part(keys), part(values), part(out)));
+    RETURN_IF_ERROR(rows.policy->DecodeLayer(place.number, form, part(queries), part(keys),
+                                             part(values), part(out)));
   }
   return absl::OkStatus();
 }
@@ -99,6 +108,7 @@ absl::Status DecodeStep::EnqueueForward() {
   const size_t batch = sequences_.size();
   RETURN_IF_ERROR(inputs_.Upload(stream_));
   for (const PolicyRows& rows : policies_) RETURN_IF_ERROR(rows.policy->UploadStep());
+  if (windows_ != nullptr) RETURN_IF_ERROR(windows_->UploadStep());
   const auto attend = [this](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                              const MatrixView& values, const MatrixView& out) {
     return Attend(layer, queries, keys, values, out);
@@ -108,6 +118,15 @@ absl::Status DecodeStep::EnqueueForward() {
                                 sampler_.logits(static_cast<int32_t>(batch))));
   for (const PolicyRows& rows : policies_) RETURN_IF_ERROR(rows.policy->DownloadStep());
   return absl::OkStatus();
+}
+
+AttentionPolicy::BytesRead DecodeStep::BytesOf(const PolicyRows& rows, size_t row) const {
+  AttentionPolicy::BytesRead bytes = rows.policy->LastStepBytes(row);
+  if (windows_ == nullptr) return bytes;
+  const int64_t num_tokens = sequences_[static_cast<size_t>(rows.first_row) + row]->num_tokens;
+  bytes.read += windows_->BytesRead(num_tokens);
+  bytes.full += windows_->BytesOfAll(num_tokens);
+  return bytes;
 }
 
 absl::StatusOr<std::span<const StepResult>> DecodeStep::Run(std::span<const StepRow> rows) {
@@ -127,7 +146,7 @@ absl::StatusOr<std::span<const StepResult>> DecodeStep::Run(std::span<const Step
   for (const PolicyRows& part : policies_) {
     for (size_t row = 0; row < static_cast<size_t>(part.num_rows); ++row) {
       results_.push_back({.token = &tokens[results_.size()],
-                          .bytes = part.policy->LastStepBytes(row),
+                          .bytes = BytesOf(part, row),
                           .unseen = part.policy->LastStepUnseen(row)});
     }
     part.policy->LearnFromStep();

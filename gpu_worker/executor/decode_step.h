@@ -16,6 +16,8 @@
 #include "gpu_worker/executor/sampler.h"
 #include "gpu_worker/executor/step_graphs.h"
 #include "gpu_worker/executor/step_row.h"
+#include "gpu_worker/kv/layer_map.h"
+#include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/model/transformer.h"
 
 namespace retroinfer {
@@ -31,9 +33,11 @@ class DecodeStep {
     StepGraphs::Counters graphs;  // of forward passes
   };
 
+  // `windows`: null where all layers of the model are indexed. All of it outlives the result.
   static absl::StatusOr<std::unique_ptr<DecodeStep>> Create(Device& device, Stream& stream,
                                                             Transformer& model, Sampler& sampler,
-                                                            int32_t max_batch);
+                                                            int32_t max_batch,
+                                                            WindowLayers* windows = nullptr);
   static MemoryNeed MemoryOf(int32_t max_batch);
 
   // Feeds the rows' tokens and carries out their tasks. Result i belongs to rows[i]; results are
@@ -60,16 +64,20 @@ class DecodeStep {
   };
 
   DecodeStep(Device& device, Stream& stream, Transformer& model, Sampler& sampler,
-             int32_t max_batch);
+             WindowLayers* windows, int32_t max_batch);
 
   absl::Status Begin(std::span<const StepRow> rows);
   absl::Status EnqueueForward();
+  // KV and index bytes of the step that the policy's row `row` read, in all layers.
+  AttentionPolicy::BytesRead BytesOf(const PolicyRows& rows, size_t row) const;
   absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                       const MatrixView& values, const MatrixView& out);
 
   Stream& stream_;
   Transformer& model_;
   Sampler& sampler_;
+  WindowLayers* const windows_;  // null: all layers are indexed
+  const LayerMap map_;
   enum Input : size_t { kTokenIds, kPositions };
   StagedArrays inputs_;  // int32 [max_batch] each
   StepGraphs forward_graphs_, sampling_graphs_;

@@ -21,14 +21,16 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(ExecutorParts parts, 
 absl::Status Executor::CreateWorkspaces(const CostModel& costs) {
   ASSIGN_OR_RETURN(sampler_, Sampler::Create(*parts_.device, parts_.ops->model(), *parts_.stream,
                                              sizes_.max_batch, parts_.model->config().vocab_size));
-  ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
-                                                    *sampler_, sizes_.max_batch));
+  ASSIGN_OR_RETURN(decode_step_,
+                   DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model, *sampler_,
+                                      sizes_.max_batch, parts_.windows.get()));
   for (const int64_t max_tokens : sizes_.lane_tokens) {
     ASSIGN_OR_RETURN(auto lane, PrefillLane::Create({.device = parts_.device,
                                                      .ops = parts_.ops,
                                                      .stream = parts_.stream,
                                                      .model = parts_.model,
-                                                     .arena = parts_.cache->device_arena()},
+                                                     .arena = parts_.cache->device_arena(),
+                                                     .windows = parts_.windows.get()},
                                                     sizes_.geometry, max_tokens, sizes_.max_rows,
                                                     sizes_.max_batch));
     lanes_.push_back(std::move(lane));
@@ -238,7 +240,7 @@ void Executor::DescribeLane(size_t index, LaneDescription& description) {
     description.members.clear();
     description.runs.clear();
   }
-  if (description.is_free || lane.layer() == sizes_.geometry.num_layers) {
+  if (description.is_free || lane.layer() == sizes_.geometry.num_model_layers()) {
     description.layers_open = 0;
     for (const SequenceKv* const kv : lane.Live()) {
       description.rows_to_measure += MemberOf(index, *kv)->PromptRowsLeft();

@@ -28,6 +28,7 @@
 #include "gpu_worker/kv/kv_memory.h"
 #include "gpu_worker/kv/sequence_segments.h"
 #include "gpu_worker/kv/suspended_kv.h"
+#include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/scheduler/step_plan.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 
@@ -40,6 +41,7 @@ struct ExecutorParts {
   Stream* stream = nullptr;  // compute
   Transformer* model = nullptr;
   std::unique_ptr<KvMemory> memory;
+  std::unique_ptr<WindowLayers> windows;   // null: all layers of the model are indexed
   std::unique_ptr<SuspendedKv> suspended;  // null: no sequence is suspended
   std::unique_ptr<BlockCache> cache;
   std::unique_ptr<SequenceSegments> segments;

@@ -8,38 +8,13 @@
 #include "common/kv/named_segment.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/executor/lane_buffers.h"
 
 namespace retroinfer {
-namespace {
-
-// Bytes of a lane's buffers.
-struct BufferSizes {
-  size_t rows;
-  size_t last;
-  size_t last_hidden;
-  size_t hidden;
-  size_t kv;  // of each of the two
-
-  BufferSizes(const ModelConfig& model, DType activation_dtype, const KvGeometry& geometry,
-              int64_t max_tokens, int32_t max_members) {
-    const auto tokens = static_cast<size_t>(max_tokens);
-    const auto members = static_cast<size_t>(max_members);
-    const size_t row = static_cast<size_t>(model.hidden_size) * DTypeBytes(activation_dtype);
-    rows = 2 * tokens * sizeof(int32_t);
-    last = members * sizeof(int32_t);
-    last_hidden = members * row;
-    hidden = tokens * row;
-    kv = 2 * size_t{geometry.num_kv_heads} * tokens * geometry.prompt_vector_bytes();
-  }
-  size_t total() const { return rows + last + last_hidden + hidden + 2 * kv; }
-};
-
-}  // namespace
-
 MemoryNeed PrefillLane::MemoryOf(const ModelConfig& model, DType activation_dtype,
                                  const KvGeometry& geometry, int64_t max_tokens,
                                  int32_t max_members) {
-  const BufferSizes sizes(model, activation_dtype, geometry, max_tokens, max_members);
+  const LaneBufferSizes sizes(model, activation_dtype, geometry, max_tokens, max_members);
   return MemoryNeed(MemoryPurpose::kActivations, sizes.total()) +
          CachedKvReader::MemoryOf(max_tokens, max_members);
 }
@@ -51,8 +26,8 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
                                                                  int32_t max_members) {
   auto lane = absl::WrapUnique(new PrefillLane(parts, geometry, max_tokens, max_rows));
   Device& device = *parts.device;
-  const BufferSizes sizes(parts.model->config(), parts.model->activation_dtype(), geometry,
-                          max_tokens, max_members);
+  const LaneBufferSizes sizes(parts.model->config(), parts.model->activation_dtype(), geometry,
+                              max_tokens, max_members);
   const auto allocate = [&device](size_t bytes) {
     return device.Allocate(bytes, MemoryPurpose::kActivations);
   };
@@ -213,33 +188,40 @@ MatrixView PrefillLane::Hidden() const {
                            parts_.model->config().hidden_size);
 }
 
-absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
+absl::StatusOr<bool> PrefillLane::AllTook(uint32_t layer) const {
+  bool taken = true;
   for (const MemberState& state : members_) {
-    if (state.member.sequence == nullptr || state.is_dropped || layer_ < 2) continue;
-    if (state.member.policy->TakesInOrder(*state.member.sequence)) continue;
-    ASSIGN_OR_RETURN(const bool taken,
-                     state.member.policy->LayerTaken(*state.member.sequence, layer_ - 2));
-    if (!taken) return layer_;
+    // Window layers are taken over on the compute stream.
+    if (!state.is_live() || map_[layer].is_window || !taken) continue;
+    const SequenceKv& sequence = *state.member.sequence;
+    if (state.member.policy->TakesInOrder(sequence)) continue;
+    ASSIGN_OR_RETURN(taken, state.member.policy->LayerTaken(sequence, map_[layer].number));
   }
-  bool next_is_open = layer_ > 0 && layer_ + 1 < geometry_.num_layers;
-  for (const MemberState& state : members_) {
-    if (!next_is_open || state.member.sequence == nullptr || state.is_dropped) continue;
-    if (state.member.policy->TakesInOrder(*state.member.sequence)) continue;
-    ASSIGN_OR_RETURN(next_is_open,
-                     state.member.policy->LayerTaken(*state.member.sequence, layer_ - 1));
+  return taken;
+}
+
+absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
+  if (layer_ >= 2) {
+    ASSIGN_OR_RETURN(const bool is_open, AllTook(layer_ - 2));
+    if (!is_open) return layer_;
+  }
+  bool next_is_open = layer_ > 0 && layer_ + 1 < num_layers();
+  if (next_is_open) {
+    ASSIGN_OR_RETURN(next_is_open, AllTook(layer_ - 1));
   }
   const bool all_in_order =
       std::all_of(members_.begin(), members_.end(), [](const MemberState& state) {
         return state.member.sequence == nullptr || state.is_dropped ||
                state.member.policy->TakesInOrder(*state.member.sequence);
       });
-  if (all_in_order) return geometry_.num_layers;
+  if (all_in_order) return num_layers();
   return std::max(layer_ + (next_is_open ? 2 : 1), uint32_t{2});
 }
 
 // Reads the cached tokens before the run that a live member needs. The members of a read refer to
 // the same extent, or to equal ones: any live member's will do.
 absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
+  if (map_[layer_].is_window) return ReadTails(run);
   const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
   const auto is_live = [this](size_t member) { return members_[member].is_live(); };
   const PrefixGroup& prefix_group = prefix_groups_[run.prefix_group];
@@ -258,13 +240,26 @@ absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
       ++i;
     }
     const int64_t begin = cached[read.index].token_begin;
-    RETURN_IF_ERROR(reader_->Read(*reader, read.index, last, layer_, KvOf(prefix_group),
-                                  begin + prefix_group.row_of_position));
+    RETURN_IF_ERROR(reader_->Read(*reader, read.index, last, map_[layer_].number,
+                                  KvOf(prefix_group), begin + prefix_group.row_of_position));
     RETURN_IF_ERROR(ReadIntoOwnKv(read));
     const auto bytes = static_cast<uint64_t>(cached[last - 1].token_end() - begin) * token_bytes;
     const auto readers = static_cast<uint64_t>(std::ranges::count_if(read.members, is_live));
     counters_.staged_bytes += bytes;
     counters_.shared_bytes += (readers - 1) * bytes;
+  }
+  return absl::OkStatus();
+}
+
+// Of a window layer, the rows behind cached tokens see no more than the tail of their last segment.
+// All tails are read, since prompts that share the first segments may go on behind any of them.
+absl::Status PrefillLane::ReadTails(const PrefillRun& run) {
+  const auto is_live = [this](size_t member) { return members_[member].is_live(); };
+  for (const CachedRead& read : run.reads) {
+    const auto reader = std::ranges::find_if(read.members, is_live);
+    if (reader == read.members.end()) continue;
+    RETURN_IF_ERROR(reader_->ReadTail(*reader, read.index, *parts_.windows, map_[layer_].number,
+                                      KvOf(prefix_groups_[run.prefix_group])));
   }
   return absl::OkStatus();
 }
@@ -278,9 +273,27 @@ absl::Status PrefillLane::ReadIntoOwnKv(const CachedRead& read) {
     const SequenceKv& sequence = *state.member.sequence;
     const int64_t begin = sequence.cached[read.index].token_begin;
     if (begin < state.part.first_kept) continue;
-    RETURN_IF_ERROR(reader_->Read(member, read.index, read.index + 1, layer_, TakenKvOf(member),
-                                  sequence.TakenRowOf(begin)));
+    RETURN_IF_ERROR(reader_->Read(member, read.index, read.index + 1, map_[layer_].number,
+                                  TakenKvOf(member), sequence.TakenRowOf(begin)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status PrefillLane::TakeLayerOf(size_t member) {
+  AttentionPolicy& policy = *members_[member].member.policy;
+  SequenceKv& sequence = *members_[member].member.sequence;
+  const LayerMap::Place place = map_[layer_];
+  if (place.is_window) {
+    // Of all rows, shared ones included.
+    const LayerKv kv = KvOf(prefix_groups_[runs_.prefix_group_of[member]]);
+    if (sequence.table_row >= 0) {
+      RETURN_IF_ERROR(parts_.windows->TakeLayer(sequence, place.number, kv));
+    }
+    RETURN_IF_ERROR(policy.TakeWindowLayer(sequence, place.number, kv));
+  } else {
+    RETURN_IF_ERROR(policy.TakeLayer(sequence, place.number, TakenKvOf(member)));
+  }
+  if (layer_ + 1 == num_layers()) policy.EndLayers(sequence);
   return absl::OkStatus();
 }
 
@@ -290,8 +303,7 @@ absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
   for (const size_t member : run.ends_with_it) {
     MemberState& state = members_[member];
     if (!state.is_live()) continue;
-    absl::Status taken =
-        state.member.policy->TakeLayer(*state.member.sequence, layer_, TakenKvOf(member));
+    absl::Status taken = TakeLayerOf(member);
     if (taken.ok()) continue;
     // One member's failure does not end the group: the other members' rows are right.
     state.is_dropped = true;
@@ -311,7 +323,7 @@ void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
   const auto keeps_all = [&](size_t i) { return members_[i].member.keeps_all_rows; };
   const auto is_output = [&](size_t i) { return members_[i].is_last_part(); };
   int64_t num_outputs = last - first;
-  if (layer_ + 1 == geometry_.num_layers && !keeps_all(run.members.front())) {
+  if (layer_ + 1 == num_layers() && !keeps_all(run.members.front())) {
     num_outputs = ends_run && std::ranges::any_of(run.ends_with_it, is_output) ? 1 : 0;
   }
   PrefillPiece& piece = pieces_.emplace_back(
@@ -319,7 +331,7 @@ void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
                    .first_token = run.first_position + first + prefix_group.row_of_position,
                    .kv = KvOf(prefix_group),
                    .num_outputs = num_outputs,
-                   .attention = nullptr,
+                   .window = {},
                    .copies = {},
                    .before = nullptr,
                    .behind = nullptr});
@@ -327,9 +339,8 @@ void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
     const MemberState& state = members_[member];
     if (!state.is_live()) continue;
     const SequenceKv& sequence = *state.member.sequence;
-    if (run.members.size() == 1)
-      piece.attention = state.member.policy->AttentionOf(sequence, layer_);
-    if (!state.has_own_kv) continue;
+    if (run.members.size() == 1) piece.window = state.member.policy->WindowOf(sequence);
+    if (!state.has_own_kv || map_[layer_].is_window) continue;
     piece.copies.push_back(
         {.kv = TakenKvOf(member), .first_token = sequence.TakenRowOf(run.first_position + first)});
   }
@@ -357,7 +368,7 @@ void PrefillLane::CountRows(const PrefillRun& run, int64_t rows) {
 }
 
 absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const MatrixView& logits) {
-  RI_CHECK(busy() && layer_ < geometry_.num_layers && rows >= 1 && rows <= max_rows_ &&
+  RI_CHECK(busy() && layer_ < num_layers() && rows >= 1 && rows <= max_rows_ &&
            next_row_ + rows <= num_rows_);
   const auto first = static_cast<size_t>(next_row_), count = static_cast<size_t>(rows);
   const DeviceSpan<const int32_t> ids = rows_.as<const int32_t>();
@@ -375,7 +386,7 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
 
   ++layer_;
   next_row_ = 0;
-  if (layer_ < geometry_.num_layers) return Outcome::kWorked;
+  if (layer_ < num_layers()) return Outcome::kWorked;
   RETURN_IF_ERROR(FillLastLogits(logits));
   return Outcome::kDone;
 }
@@ -384,8 +395,14 @@ absl::Status PrefillLane::PrepareLayer() {
   for (size_t i = 0; i < members_.size(); ++i) {
     const MemberState& state = members_[i];
     if (!state.is_live()) continue;
-    RETURN_IF_ERROR(
-        state.member.policy->PrepareLayer(*state.member.sequence, layer_, TakenKvOf(i)));
+    SequenceKv& sequence = *state.member.sequence;
+    const LayerMap::Place place = map_[layer_];
+    if (!place.is_window) {
+      RETURN_IF_ERROR(state.member.policy->PrepareLayer(sequence, place.number, TakenKvOf(i)));
+    } else if (state.part.begin > 0) {
+      RETURN_IF_ERROR(parts_.windows->ReadContext(sequence, place.number,
+                                                  KvOf(prefix_groups_[runs_.prefix_group_of[i]])));
+    }
   }
   return absl::OkStatus();
 }
@@ -433,8 +450,8 @@ absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_r
   const auto state = std::find_if(
       members_.begin(), members_.end(),
       [&sequence](const MemberState& one) { return one.member.sequence == &sequence; });
-  RI_CHECK(state != members_.end() && layer_ == geometry_.num_layers &&
-           state->member.keeps_all_rows && first_row + logits.rows <= state->num_rows);
+  RI_CHECK(state != members_.end() && layer_ == num_layers() && state->member.keeps_all_rows &&
+           first_row + logits.rows <= state->num_rows);
   return parts_.model->Logits(
       *parts_.stream, Hidden().Rows(state->last_row + 1 - state->num_rows + first_row, logits.rows),
       logits);
@@ -454,7 +471,7 @@ void PrefillLane::Drop(const SequenceKv& sequence) {
   for (MemberState& state : members_) {
     if (state.member.sequence == &sequence) state.is_dropped = true;
   }
-  if (layer_ < geometry_.num_layers && Live().empty()) layer_ = geometry_.num_layers;
+  if (layer_ < num_layers() && Live().empty()) layer_ = num_layers();
 }
 
 void PrefillLane::Leave(const SequenceKv& sequence) {
@@ -474,7 +491,7 @@ int64_t PrefillLane::processed_tokens(const SequenceKv& sequence) const {
       of_layer += std::clamp(next_row_ - run.first_row, int64_t{0}, run.num_rows);
     }
     return state.part.begin + state.cached_tokens +
-           (int64_t{layer_} * state.num_rows + of_layer) / geometry_.num_layers;
+           (int64_t{layer_} * state.num_rows + of_layer) / num_layers();
   }
   return 0;
 }

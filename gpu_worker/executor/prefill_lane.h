@@ -15,7 +15,8 @@
 //
 // The lane has the KV of two layers at a time: while layer l + 1 computes, the policy still reads
 // layer l's. The policy takes each finished layer over (index construction, copies to
-// the arena).
+// the arena). Window layers (kv/layer_map.h) are computed as the others, but for cached tokens only
+// what the tail of their segment holds is read, and it is WindowLayers that takes them over.
 //
 // Threads: the engine's thread.
 #pragma once
@@ -35,6 +36,8 @@
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/executor/cached_kv_reader.h"
 #include "gpu_worker/executor/prefill_runs.h"
+#include "gpu_worker/kv/layer_map.h"
+#include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/model/transformer.h"
 
 namespace retroinfer {
@@ -53,7 +56,8 @@ class PrefillLane {
     Ops* ops = nullptr;
     Stream* stream = nullptr;  // compute
     Transformer* model = nullptr;
-    DeviceSpan<std::byte> arena;  // only read
+    DeviceSpan<std::byte> arena;      // only read
+    WindowLayers* windows = nullptr;  // null: all layers of the model are indexed
   };
 
   // A prompt of a group, or the part of the prompt that its policy reads next. Prompt, sequence and
@@ -167,7 +171,17 @@ class PrefillLane {
   };
 
   PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
-      : parts_(parts), geometry_(geometry), max_tokens_(max_tokens), max_rows_(max_rows) {}
+      : parts_(parts),
+        geometry_(geometry),
+        map_(parts.model->config().num_layers, parts.model->config().layer_windows),
+        max_tokens_(max_tokens),
+        max_rows_(max_rows) {}
+
+  uint32_t num_layers() const { return map_.num_layers(); }
+  // Whether all members' policies have taken the layer over: its buffer may be overwritten.
+  absl::StatusOr<bool> AllTook(uint32_t layer) const;
+  absl::Status ReadTails(const PrefillRun& run);
+  absl::Status TakeLayerOf(size_t member);
 
   absl::Status UploadRows();
   absl::Status PrepareLayer();
@@ -189,6 +203,7 @@ class PrefillLane {
 
   const Parts parts_;
   const KvGeometry geometry_;
+  const LayerMap map_;
   const int64_t max_tokens_;
   const int64_t max_rows_;
   HostBuffer host_rows_;      // token ids, then positions: int32 [2, max_tokens]

@@ -46,6 +46,7 @@ inline constexpr int32_t kMaxStreamingWindow = 1 << 20;
 struct AttentionSettings {
   PolicyKind policy = PolicyKind::kWave;
   // Shares of a sequence's clusters, in [0, 1]; retrieval + estimation at most 1 after capping.
+  // Where tokens have codes, retrieval is a share of the tokens.
   double retrieval_ratio = 0.018;
   double estimation_ratio = 0.232;
   GroupRanking ranking = GroupRanking::kMaxOfSoftmax;

@@ -97,7 +97,7 @@ void KvMemory::ShareIndexes(SequenceKv& sequence) {
   if (sequence.meta_blocks.empty()) return;
   auto first = sequence.meta_blocks.begin();
   for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
-    const auto last = first + sequence.prefix.segments[i].num_tokens / kDecodeSegmentTokens;
+    const auto last = first + sequence.extents[i].num_tokens / kDecodeSegmentTokens;
     SharedIndex& index = shared_indexes_[sequence.extents[i].id];
     std::vector<MetaBlockId> blocks(first, last);
     if (index.users == 0) {

@@ -126,6 +126,15 @@ struct SequenceKv {
   // As it was at admission: tokens [4, cached_end) had been computed for others.
   int64_t cached_end = kSinkTokens;
   int64_t cached_tokens() const { return cached_end - kSinkTokens; }
+
+  // The segments' tails (window_layers.h), where the model has window layers: by segment. One that
+  // cannot be written, because the window has left the ring, leaves the segment without a name.
+  enum class Tail : uint8_t { kPending, kThere, kMissing };
+  std::vector<Tail> tails;
+  Tail TailOf(size_t segment) const {
+    if (tails.empty()) return Tail::kThere;  // nothing to write
+    return segment < tails.size() ? tails[segment] : Tail::kPending;
+  }
 };
 
 }  // namespace retroinfer

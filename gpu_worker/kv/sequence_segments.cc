@@ -225,6 +225,13 @@ absl::Status SequenceSegments::TakeLayer(const SequenceKv& sequence, uint32_t la
   return parts_.builder->background().Record(*state.layer_taken[layer % 2]);
 }
 
+absl::Status SequenceSegments::TakeWindowLayer(SequenceKv& sequence, uint32_t layer,
+                                               const LayerKv& kv) {
+  return parts_.tails->TakeLayer(
+      sequence, PlanSegments(sequence.prompt_tokens, sequence.total_tokens, settings_.dense_below),
+      layer, kv);
+}
+
 absl::StatusOr<bool> SequenceSegments::LayerTaken(const SequenceKv& sequence,
                                                   uint32_t layer) const {
   return parts_.device->IsDone(*states_.at(sequence.sequence_id)->layer_taken[layer % 2]);
@@ -241,6 +248,11 @@ absl::StatusOr<bool> SequenceSegments::PollBuilt(const SequenceKv& sequence, Sta
   bool all_built = true;
   for (size_t i = state.num_live; i < state.tickets.size(); ++i) {
     if (state.is_built[i]) continue;
+    if (parts_.tails != nullptr) {
+      ASSIGN_OR_RETURN(const bool has_tail, parts_.tails->IsDone(sequence, i));
+      all_built &= has_tail;
+      if (!has_tail) continue;
+    }
     ASSIGN_OR_RETURN(const std::optional<BuiltSegment> built,
                      parts_.builder->PollDone(state.tickets[i]));
     if (!built.has_value()) {
@@ -260,6 +272,13 @@ absl::StatusOr<bool> SequenceSegments::PromptIsBuilt(const SequenceKv& sequence)
   ASSIGN_OR_RETURN(const bool all_built, PollBuilt(sequence, state));
   // KV buffers are free once the background is past them.
   return all_built ? LayerTaken(sequence, num_layers() - 1) : absl::StatusOr<bool>(false);
+}
+
+absl::StatusOr<bool> SequenceSegments::IsBuilt(const SequenceKv& sequence, size_t index) {
+  const auto found = states_.find(sequence.sequence_id);
+  if (found == states_.end() || index >= found->second->tickets.size()) return true;
+  RETURN_IF_ERROR(PollBuilt(sequence, *found->second).status());
+  return bool{found->second->is_built[index]};
 }
 
 void SequenceSegments::FinishPrompt(SequenceKv& sequence) {
@@ -320,6 +339,7 @@ absl::StatusOr<bool> SequenceSegments::GoLive(SequenceKv& sequence, State& state
 
 absl::StatusOr<bool> SequenceSegments::BeginStep(SequenceKv& sequence) {
   State& state = *states_.at(sequence.sequence_id);
+  if (parts_.tails != nullptr) RETURN_IF_ERROR(parts_.tails->SaveDue(sequence, state.plan));
   ASSIGN_OR_RETURN(const bool changed, GoLive(sequence, state));
   RETURN_IF_ERROR(BuildDue(sequence, state));
   return changed;
@@ -405,8 +425,10 @@ absl::StatusOr<bool> SequenceSegments::Release(const SequenceKv& sequence) {
   if (state.released == nullptr) {
     ASSIGN_OR_RETURN(state.released, parts_.device->CreateEvent());
     // Segments of which all layers are on their way are finished, for others to find.
-    for (size_t i = 0; i < state.tickets.size() && !state.is_sealed; ++i) {
-      if (!state.is_built[i]) RETURN_IF_ERROR(parts_.builder->Abandon(state.tickets[i]));
+    for (size_t i = 0; i < state.tickets.size(); ++i) {
+      const bool is_whole = state.is_sealed && sequence.TailOf(i) != SequenceKv::Tail::kPending;
+      if (is_whole || state.is_built[i]) continue;
+      RETURN_IF_ERROR(parts_.builder->Abandon(state.tickets[i]));
     }
     RETURN_IF_ERROR(BackgroundWaitsForCompute());
     RETURN_IF_ERROR(parts_.builder->background().Record(*state.released));
@@ -428,6 +450,7 @@ absl::StatusOr<bool> SequenceSegments::Release(const SequenceKv& sequence) {
   }
   if (!parts_.cache->FillDone(state.fill_end)) return false;
   states_.erase(found);
+  if (parts_.tails != nullptr) parts_.tails->Forget(sequence);
   return true;
 }
 

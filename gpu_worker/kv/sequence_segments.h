@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/segment_tails.h"
 #include "gpu_worker/kv/sequence_kv.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 #include "gpu_worker/wave_index/segment_builder.h"
@@ -53,6 +54,7 @@ class SequenceSegments {
     Stream* stream = nullptr;  // compute
     KvMemory* memory = nullptr;
     BlockCache* cache = nullptr;
+    std::unique_ptr<SegmentTails> tails;  // null: all layers are indexed
     std::unique_ptr<SegmentBuilder> builder;
     SegmentBuilt on_built;
     Stretches stretches;
@@ -77,12 +79,16 @@ class SequenceSegments {
   // Loads the index of cached segments and enqueues the construction of the others. `kv` as
   // AttentionPolicy::TakeLayer has it. REQUIRES: Begin was called; layers come in order.
   absl::Status TakeLayer(const SequenceKv& sequence, uint32_t layer, const LayerKv& kv);
+  // As AttentionPolicy::TakeWindowLayer. REQUIRES: there are window layers, which come in order.
+  absl::Status TakeWindowLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv);
   // Whether the background has read what TakeLayer(layer) was given.
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) const;
   // Whether no segment of the prompt has to be built.
   bool NothingToBuild(const SequenceKv& sequence) const;
   // Whether all of the stretch's segments are complete and no layer is being read.
   absl::StatusOr<bool> PromptIsBuilt(const SequenceKv& sequence);
+  // Whether segment `index` of the sequence is complete in the arena, if the sequence builds it.
+  absl::StatusOr<bool> IsBuilt(const SequenceKv& sequence, size_t index);
   // The stretch is done with, which was not the last one: the next one reads its segments.
   // REQUIRES: PromptIsBuilt().
   void EndPart(SequenceKv& sequence);

@@ -20,6 +20,7 @@
 #include "gpu_worker/kv/id_allocator.h"
 #include "gpu_worker/kv/kv_memory.h"
 #include "gpu_worker/kv/sequence_kv.h"
+#include "gpu_worker/kv/window_layers.h"
 
 namespace retroinfer {
 
@@ -27,13 +28,15 @@ class SuspendedKv {
  public:
   // The host blocks of one sequence, and the event after its last copy.
   struct Copy {
-    std::vector<int32_t> host_blocks;  // in the order of the sequence's dense blocks
+    std::vector<int32_t> host_blocks;  // of its dense blocks, in their order, then of its ring
     std::unique_ptr<Event> done;
   };
 
-  // Allocates `num_blocks` host blocks. `compute` is the stream that steps run on.
+  // Allocates `num_blocks` host blocks. `compute` is the stream that steps run on; `windows` is
+  // null where all layers are indexed, and outlives the object.
   static absl::StatusOr<std::unique_ptr<SuspendedKv>> Create(Device& device, Stream& compute,
-                                                             KvMemory& memory, int32_t num_blocks);
+                                                             KvMemory& memory, int32_t num_blocks,
+                                                             const WindowLayers* windows = nullptr);
   // Waits for the copies that are under way.
   ~SuspendedKv();
 
@@ -42,8 +45,20 @@ class SuspendedKv {
     return static_cast<size_t>(num_blocks) * DensePoolView::BlockBytes(geometry);
   }
 
+  // Host blocks that a sequence's ring of window layers takes, of `ring_bytes`.
+  static int32_t RingBlocksOf(const KvGeometry& geometry, size_t ring_bytes) {
+    const size_t block = DensePoolView::BlockBytes(geometry);
+    return static_cast<int32_t>((ring_bytes + block - 1) / block);
+  }
+
   // Dense blocks of the sequence that hold tokens.
-  static int32_t BlocksOf(const SequenceKv& sequence);
+  static int32_t DenseBlocksOf(const SequenceKv& sequence);
+
+  // Host blocks that the sequence needs: one for each of its dense blocks that hold tokens, and
+  // those of its ring.
+  int32_t BlocksOf(const SequenceKv& sequence) const {
+    return DenseBlocksOf(sequence) + ring_host_blocks_;
+  }
 
   int32_t num_free() const { return host_blocks_.num_free(); }
   size_t block_bytes() const { return block_bytes_; }
@@ -69,13 +84,22 @@ class SuspendedKv {
   void Free(Copy& copy) { host_blocks_.Free(copy.host_blocks); }
 
  private:
-  SuspendedKv(Device& device, Stream& compute, KvMemory& memory, int32_t num_blocks)
+  SuspendedKv(Device& device, Stream& compute, KvMemory& memory, const WindowLayers* windows,
+              int32_t num_blocks)
       : device_(device),
         compute_(compute),
         memory_(memory),
+        windows_(windows),
+        ring_host_blocks_(
+            windows == nullptr ? 0 : RingBlocksOf(memory.sizes().geometry, windows->ring_bytes())),
         block_bytes_(DensePoolView::BlockBytes(memory.sizes().geometry)),
         host_blocks_(num_blocks) {}
 
+  // The sequence's ring in pieces of a host block: calls `copy` with each piece and its host block,
+  // the last ones of `host_blocks`, cut to the size of the piece.
+  absl::Status ForRing(
+      const SequenceKv& sequence, std::span<const int32_t> host_blocks,
+      absl::FunctionRef<absl::Status(DeviceSpan<std::byte>, std::span<std::byte>)> copy) const;
   absl::Status EnqueueBack(SequenceKv& sequence, Copy& copy,
                            absl::FunctionRef<absl::Status(Stream&)> enqueue_rest);
   // Makes copies wait for what is on its way on the engine's stream.
@@ -91,6 +115,8 @@ class SuspendedKv {
   Device& device_;
   Stream& compute_;
   KvMemory& memory_;
+  const WindowLayers* const windows_;
+  const int32_t ring_host_blocks_;
   const size_t block_bytes_;
   HostBuffer host_;
   std::unique_ptr<Stream> copies_;

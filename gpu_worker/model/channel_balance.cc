@@ -87,9 +87,10 @@ class LayerReader {
   // Of a vector.
   std::vector<float> Numbers(const TensorSpec& spec) const {
     const size_t element = WeightTypeBytes(Tensor(spec).type);
+    std::vector<std::byte> memory;
     return NumbersOf(Tensor(spec).type,
-                     Tensor(spec).bytes.subspan(static_cast<size_t>(spec.first_row) * element,
-                                                static_cast<size_t>(spec.shape[0]) * element));
+                     Tensor(spec).Bytes(static_cast<size_t>(spec.first_row) * element,
+                                        static_cast<size_t>(spec.shape[0]) * element, memory));
   }
   std::vector<double> Squares(TensorRole role) const {
     const std::vector<float> norm = Numbers(table_.Get(TensorRole::kAttentionNorm, layer_));

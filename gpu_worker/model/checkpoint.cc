@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/json/json_reader.h"
+#include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/missing_weights.h"
+#include "gpu_worker/model/safetensors_file.h"
 
 namespace retroinfer {
 namespace {
@@ -91,16 +93,27 @@ absl::Status FindMissing(const std::string& folder, const common::JsonReader& in
 
 }  // namespace
 
-absl::Status Checkpoint::Add(SafetensorsFile file) {
-  for (const auto& [name, tensor] : file.tensors()) {
+absl::Status Checkpoint::Add(std::unique_ptr<TensorFile> file) {
+  for (const auto& [name, tensor] : file->tensors()) {
     if (!tensors_.emplace(name, tensor).second) {
       return absl::InvalidArgumentError(
           absl::StrCat(folder_, ": tensor \"", name, "\" is in two files"));
     }
-    total_bytes_ += tensor.bytes.size();
+    total_bytes_ += tensor.num_bytes();
+    is_coded_ |= tensor.coding != nullptr;
   }
   files_.push_back(std::move(file));
   return absl::OkStatus();
+}
+
+Checkpoint Checkpoint::Of(const std::string& place, const std::string& described_by,
+                          std::unique_ptr<TensorFile> file) {
+  Checkpoint checkpoint;
+  checkpoint.described_by_ = described_by;
+  checkpoint.folder_ = place;
+  const absl::Status added = checkpoint.Add(std::move(file));
+  RI_CHECK(added.ok());  // no file holds a name twice
+  return checkpoint;
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::OpenIndexed(const std::string& folder) {
@@ -114,7 +127,7 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenIndexed(const std::string& folder) {
   for (const auto& [name, tensors] : shards) {
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(folder + "/" + name));
     RETURN_IF_ERROR(CheckShard(index, name, tensors, file.tensors()));
-    RETURN_IF_ERROR(checkpoint.Add(std::move(file)));
+    RETURN_IF_ERROR(checkpoint.Add(std::make_unique<SafetensorsFile>(std::move(file))));
   }
   return checkpoint;
 }
@@ -124,7 +137,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   if (single.ok()) {
     Checkpoint checkpoint;
     checkpoint.folder_ = folder;
-    RETURN_IF_ERROR(checkpoint.Add(*std::move(single)));
+    RETURN_IF_ERROR(checkpoint.Add(std::make_unique<SafetensorsFile>(*std::move(single))));
     return checkpoint;
   }
   if (!absl::IsNotFound(single.status())) return single.status();
@@ -141,14 +154,14 @@ absl::StatusOr<HostTensor> Checkpoint::Find(const std::string& name,
                                             const std::vector<int64_t>& shape) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        folder_, ": tensor \"", name, "\" is missing; config.json asks for it with shape [",
-        absl::StrJoin(shape, ", "), "]"));
+    return absl::InvalidArgumentError(absl::StrCat(folder_, ": tensor \"", name, "\" is missing; ",
+                                                   described_by_, " asks for it with shape [",
+                                                   absl::StrJoin(shape, ", "), "]"));
   }
   if (it->second.shape != shape) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder_, ": tensor \"", name, "\" has shape [", absl::StrJoin(it->second.shape, ", "),
-        "]; config.json asks for [", absl::StrJoin(shape, ", "), "]"));
+        "]; ", described_by_, " asks for [", absl::StrJoin(shape, ", "), "]"));
   }
   return it->second;
 }

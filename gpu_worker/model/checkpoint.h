@@ -1,15 +1,18 @@
-// All weights of a model folder: model.safetensors, or the files that model.safetensors.index.json
-// names.
+// All weights of a model: of a folder model.safetensors, or the files that
+// model.safetensors.index.json names; or those that files of another format hold.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "gpu_worker/model/safetensors_file.h"
+#include "gpu_worker/model/host_tensor.h"
+#include "gpu_worker/model/tensor_file.h"
 
 namespace retroinfer {
 
@@ -26,9 +29,19 @@ class Checkpoint {
   //          INVALID_ARGUMENT and UNIMPLEMENTED as SafetensorsFile::Open.
   static absl::StatusOr<Checkpoint> Open(const std::string& folder);
 
+  // The tensors of `file`. In messages `place` takes a folder's place, and `described_by` that of
+  // its config.json.
+  static Checkpoint Of(const std::string& place, const std::string& described_by,
+                       std::unique_ptr<TensorFile> file);
+
   const std::string& folder() const { return folder_; }
+  // What says which tensors there must be: "config.json".
+  const std::string& described_by() const { return described_by_; }
   const std::map<std::string, HostTensor>& tensors() const { return tensors_; }
+  // Of the tensors as they are loaded: coded ones (TensorCoding) take less in their files.
   size_t total_bytes() const { return total_bytes_; }
+  // Whether tensors are decoded when they are read: threads do that side by side.
+  bool is_coded() const { return is_coded_; }
 
   // The tensor `name`, which must have this shape.
   //
@@ -36,13 +49,15 @@ class Checkpoint {
   absl::StatusOr<HostTensor> Find(const std::string& name, const std::vector<int64_t>& shape) const;
 
  private:
-  absl::Status Add(SafetensorsFile file);
+  absl::Status Add(std::unique_ptr<TensorFile> file);
   static absl::StatusOr<Checkpoint> OpenIndexed(const std::string& folder);
 
   std::string folder_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string, HostTensor> tensors_;
   size_t total_bytes_ = 0;
+  bool is_coded_ = false;
+  std::string described_by_ = "config.json";
 };
 
 }  // namespace retroinfer

@@ -149,7 +149,7 @@ std::string FingerprintHex(const Fingerprint& fingerprint) {
 
 CheckpointHasher::CheckpointHasher(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    const size_t count = (tensor.bytes.size() + kPieceBytes - 1) / kPieceBytes;
+    const size_t count = (tensor.num_bytes() + kPieceBytes - 1) / kPieceBytes;
     pieces_[name].resize(count);
     num_pieces_ += count;
   }
@@ -192,14 +192,14 @@ absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
   struct Piece {
     const std::string* name;
     size_t begin;
-    std::span<const std::byte> bytes;
+    const HostTensor* tensor;
+    size_t size;
   };
   constexpr size_t kPieceBytes = CheckpointHasher::kPieceBytes;
   std::vector<Piece> pieces;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    for (size_t at = 0; at < tensor.bytes.size(); at += kPieceBytes) {
-      pieces.push_back(
-          {&name, at, tensor.bytes.subspan(at, std::min(kPieceBytes, tensor.bytes.size() - at))});
+    for (size_t at = 0; at < tensor.num_bytes(); at += kPieceBytes) {
+      pieces.push_back({&name, at, &tensor, std::min(kPieceBytes, tensor.num_bytes() - at)});
     }
   }
   CheckpointHasher hasher(checkpoint);
@@ -207,11 +207,13 @@ absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
   absl::Mutex mutex;
   size_t done_bytes = 0;
   RunOnThreads(options.num_threads, [&] {
+    std::vector<std::byte> memory;
     for (size_t i = next++; i < pieces.size(); i = next++) {
-      hasher.Add(*pieces[i].name, pieces[i].begin, pieces[i].bytes);
+      hasher.Add(*pieces[i].name, pieces[i].begin,
+                 pieces[i].tensor->Bytes(pieces[i].begin, pieces[i].size, memory));
       if (!options.progress) continue;
       absl::MutexLock lock(&mutex);
-      done_bytes += pieces[i].bytes.size();
+      done_bytes += pieces[i].size;
       options.progress(done_bytes, checkpoint.total_bytes());
     }
   });

@@ -2,11 +2,11 @@
 
 #include "absl/status/status.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_limits.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr size_t kMaxEosTokens = 64;
 constexpr double kMinPositive = 1e-6;
 
 absl::Status ReadFloat(const common::JsonReader& json, const std::string& key, double min,

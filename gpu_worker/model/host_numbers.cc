@@ -4,9 +4,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "common/log/check.h"
+#include "gpu_worker/model/small_floats.h"
 
 namespace retroinfer {
 namespace {
@@ -16,20 +16,6 @@ T Read(const std::byte* bytes, size_t index) {
   T value;
   std::memcpy(&value, bytes + index * sizeof(T), sizeof(T));
   return value;
-}
-
-float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-float FromF16(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16;
-  const uint32_t exponent = half >> 10 & 31;
-  const uint32_t mantissa = half & 0x3ff;
-  if (exponent == 31) {
-    if (mantissa != 0) return std::numeric_limits<float>::quiet_NaN();
-    return std::copysign(std::numeric_limits<float>::infinity(), sign != 0 ? -1.0f : 1.0f);
-  }
-  if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), -24) * (sign != 0 ? -1 : 1);
-  return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
 void ScaleRun(WeightType type, std::byte* bytes, size_t count, int exponent) {

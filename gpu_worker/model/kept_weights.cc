@@ -152,7 +152,7 @@ size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, 
     } else if (coded) {
       sum.AddNumbers(kBf16Weights.Bytes(stored.shape[0], stored.shape[1]));
     } else if (numbers != checkpoint.tensors().end()) {
-      sum.AddNumbers(numbers->second.bytes.size());
+      sum.AddNumbers(numbers->second.num_bytes());
     }
   }
   return sum.bytes();

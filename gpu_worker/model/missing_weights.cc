@@ -88,8 +88,7 @@ std::string InsteadOfWeights(const std::string& folder) {
   const fs::path gguf = Find(folder, [](const fs::path& p) { return EndsWithOneOf(p, {".gguf"}); });
   if (!gguf.empty()) {
     return absl::StrCat("; ", gguf.filename().string(),
-                        " is a GGUF file, which is not supported: get the model that it was made "
-                        "from, whose name on the Hugging Face hub often is the same without -GGUF");
+                        " is a model in GGUF, which can be named in the folder's place");
   }
   const fs::path other = Find(folder, IsOtherFormat);
   if (!other.empty()) {

@@ -6,30 +6,39 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_limits.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr int64_t kMaxHidden = int64_t{1} << 16;
-constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
-constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxHeads = 1024;
-constexpr uint32_t kMaxGroupSize = 8;
-constexpr size_t kMaxEosTokens = 64;
+// What transformers takes for keys that are not there.
+struct Defaults {
+  int64_t head_dim = 0;  // 0: the hidden size over the query heads
+  bool tie_word_embeddings = false;
+  double rope_theta = kDefaultRopeTheta;
+};
+constexpr Defaults kCommon;
+constexpr Defaults kLargeHeads = {.head_dim = 128};
+constexpr Defaults kOfSmolLm3 = {.tie_word_embeddings = true, .rope_theta = 2e6};
 
 struct Family {
   const char* architecture;
   const char* model_type;
   ModelFamily family;
   const TensorNames* names;
+  Defaults defaults;
 };
 constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama", ModelFamily::kLlama, &kLlamaNames},
-    {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2, &kLlamaNames},
-    {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3, &kLlamaNames},
+    {"LlamaForCausalLM", "llama", ModelFamily::kLlama, &kLlamaNames, kCommon},
+    {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2, &kLlamaNames, kCommon},
+    {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3, &kLlamaNames, kLargeHeads},
+    {"MistralForCausalLM", "mistral", ModelFamily::kMistral, &kLlamaNames, kCommon},
+    {"SeedOssForCausalLM", "seed_oss", ModelFamily::kSeedOss, &kLlamaNames, kLargeHeads},
+    {"SmolLM3ForCausalLM", "smollm3", ModelFamily::kSmolLm3, &kLlamaNames, kOfSmolLm3},
 };
 constexpr char kSupported[] =
-    "LlamaForCausalLM (Llama 3 to 3.2), Qwen2ForCausalLM (Qwen2.5) and Qwen3ForCausalLM are";
+    "LlamaForCausalLM (Llama 3 to 3.2), Qwen2ForCausalLM (Qwen2.5), Qwen3ForCausalLM, "
+    "MistralForCausalLM, SeedOssForCausalLM and SmolLM3ForCausalLM are";
 
 absl::Status Unsupported(const common::JsonReader& config, const std::string& key,
                          const std::string& problem) {
@@ -79,34 +88,66 @@ absl::Status RefuseFlag(const common::JsonReader& config, const std::string& key
   return value ? Unsupported(config, key, problem) : absl::OkStatus();
 }
 
+constexpr char kNoWindow[] = "a sliding window is not supported; full attention in every layer is";
+
+absl::Status CheckLayerTypes(const common::JsonReader& config, int64_t num_layers) {
+  ASSIGN_OR_RETURN(const auto types, config.StringList("layer_types", kMaxLayers));
+  if (static_cast<int64_t>(types.size()) != num_layers) {
+    return config.Error("layer_types",
+                        absl::StrCat("has ", types.size(), " entries for ", num_layers, " layers"));
+  }
+  for (const std::string& type : types) {
+    if (type == "full_attention") continue;
+    return Unsupported(config, "layer_types",
+                       absl::StrCat("\"", type.substr(0, 40),
+                                    "\" is not supported; full_attention in every layer is"));
+  }
+  return absl::OkStatus();
+}
+
+// Mistral's windows are of all layers, whatever layer_types says, and a missing key is one of 4096
+// tokens: Mistral 7B v0.1, the family's first model, had it.
+absl::Status RefuseWindowOfMistral(const common::JsonReader& config) {
+  if (config.Has("sliding_window")) return Unsupported(config, "sliding_window", kNoWindow);
+  if (config.json().Find("sliding_window")) return absl::OkStatus();  // null
+  return Unsupported(config, "sliding_window",
+                     "is missing, which means a window of 4096 tokens; a sliding window is not "
+                     "supported, full attention in every layer (null) is");
+}
+
 absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily family,
                                  int64_t num_layers) {
-  const std::string problem = "a sliding window is not supported; full attention in every layer is";
-  if (config.Has("layer_types")) {
-    ASSIGN_OR_RETURN(const auto types, config.StringList("layer_types", kMaxLayers));
-    if (static_cast<int64_t>(types.size()) != num_layers) {
-      return config.Error("layer_types", absl::StrCat("has ", types.size(), " entries for ",
-                                                      num_layers, " layers"));
-    }
-    for (const std::string& type : types) {
-      if (type != "full_attention") {
-        return Unsupported(config, "layer_types",
-                           absl::StrCat("\"", type.substr(0, 40),
-                                        "\" is not supported; "
-                                        "full_attention in every layer is"));
-      }
-    }
-    return absl::OkStatus();
+  if (config.Has("layer_types")) RETURN_IF_ERROR(CheckLayerTypes(config, num_layers));
+  if (family == ModelFamily::kMistral) return RefuseWindowOfMistral(config);
+  if (config.Has("layer_types")) return absl::OkStatus();
+  if (family == ModelFamily::kLlama || family == ModelFamily::kSeedOss) {
+    return config.Has("sliding_window") ? Unsupported(config, "sliding_window", kNoWindow)
+                                        : absl::OkStatus();
   }
-  if (family == ModelFamily::kLlama) {
-    return config.Has("sliding_window") ? Unsupported(config, "sliding_window", problem)
+  ASSIGN_OR_RETURN(const bool in_use, config.BoolOr("use_sliding_window", false));
+  if (!in_use) return absl::OkStatus();
+  if (family == ModelFamily::kSmolLm3) {  // layers without RoPE slide
+    return config.Has("sliding_window") ? Unsupported(config, "use_sliding_window", kNoWindow)
                                         : absl::OkStatus();
   }
   // Qwen: layers from max_window_layers on slide, if the window is in use at all.
-  ASSIGN_OR_RETURN(const bool in_use, config.BoolOr("use_sliding_window", false));
-  if (!in_use) return absl::OkStatus();
   ASSIGN_OR_RETURN(const int64_t first, config.IntOr("max_window_layers", 28, 0, 1 << 20));
-  return first < num_layers ? Unsupported(config, "use_sliding_window", problem) : absl::OkStatus();
+  return first < num_layers ? Unsupported(config, "use_sliding_window", kNoWindow)
+                            : absl::OkStatus();
+}
+
+absl::Status RefuseBiases(const common::JsonReader& config, ModelFamily family) {
+  constexpr char kOfOutput[] = "a bias of the output projection is not supported";
+  if (family == ModelFamily::kSeedOss) {
+    RETURN_IF_ERROR(RefuseFlag(config, "attention_out_bias", kOfOutput));
+  } else {
+    RETURN_IF_ERROR(RefuseFlag(config, "attention_bias",
+                               family == ModelFamily::kQwen2
+                                   ? kOfOutput
+                                   : "biases in attention are supported for Qwen2ForCausalLM and "
+                                     "SeedOssForCausalLM only"));
+  }
+  return RefuseFlag(config, "mlp_bias", "biases in the MLP are not supported");
 }
 
 // Everything that would change the result and is not implemented.
@@ -125,11 +166,7 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
   if (config.Has("auto_map")) {
     return Unsupported(config, "auto_map", "models with code of their own are not supported");
   }
-  RETURN_IF_ERROR(RefuseFlag(config, "attention_bias",
-                             family == ModelFamily::kQwen2
-                                 ? "a bias of the output projection is not supported"
-                                 : "biases in attention are supported for Qwen2ForCausalLM only"));
-  RETURN_IF_ERROR(RefuseFlag(config, "mlp_bias", "biases in the MLP are not supported"));
+  RETURN_IF_ERROR(RefuseBiases(config, family));
   RETURN_IF_ERROR(RefuseFlag(config, "use_mrope", "multimodal RoPE is not supported"));
   if (config.Has("hidden_act")) {
     ASSIGN_OR_RETURN(const std::string activation, config.String("hidden_act"));
@@ -141,9 +178,26 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
   return RefuseSlidingWindow(config, family, num_layers);
 }
 
-absl::Status ReadHeads(const common::JsonReader& config, ModelConfig& model) {
+// Of the head's dimensions: a value, or null for the hidden size over the query heads, or nothing.
+absl::StatusOr<int64_t> ReadHeadDim(const common::JsonReader& config, const ModelConfig& model,
+                                    const Defaults& defaults, int64_t query_heads) {
+  const bool is_null = !config.Has("head_dim") && config.json().Find("head_dim");
+  const bool null_is_absent = model.family == ModelFamily::kQwen3;
+  if (config.Has("head_dim") || (defaults.head_dim != 0 && (!is_null || null_is_absent))) {
+    return config.IntOr("head_dim", defaults.head_dim, 1, kMaxHidden);
+  }
+  if (model.hidden_size % query_heads != 0) {
+    return config.Error("hidden_size",
+                        absl::StrCat("is ", model.hidden_size, ", no multiple of the ", query_heads,
+                                     " attention heads, and there is no head_dim"));
+  }
+  return model.hidden_size / query_heads;
+}
+
+absl::Status ReadHeads(const common::JsonReader& config, const Defaults& defaults,
+                       ModelConfig& model) {
   ASSIGN_OR_RETURN(const int64_t query_heads, config.Int("num_attention_heads", 1, kMaxHeads));
-  // Llama's default is one KV head for each query head; Qwen's is a number of one of its models.
+  // Llama's default is one KV head for each query head; others' is a number of one of their models.
   const bool may_lack = model.family == ModelFamily::kLlama;
   ASSIGN_OR_RETURN(const int64_t kv_heads,
                    may_lack ? config.IntOr("num_key_value_heads", query_heads, 1, kMaxHeads)
@@ -159,17 +213,7 @@ absl::Status ReadHeads(const common::JsonReader& config, ModelConfig& model) {
                                     " query heads for each KV head are not supported; 1 to ",
                                     kMaxGroupSize, " are"));
   }
-  int64_t head_dim = 128;  // Qwen3's default
-  if (config.Has("head_dim") || model.family == ModelFamily::kQwen3) {
-    ASSIGN_OR_RETURN(head_dim, config.IntOr("head_dim", head_dim, 1, kMaxHidden));
-  } else {
-    if (model.hidden_size % query_heads != 0) {
-      return config.Error("hidden_size",
-                          absl::StrCat("is ", model.hidden_size, ", no multiple of the ",
-                                       query_heads, " attention heads, and there is no head_dim"));
-    }
-    head_dim = model.hidden_size / query_heads;
-  }
+  ASSIGN_OR_RETURN(const int64_t head_dim, ReadHeadDim(config, model, defaults, query_heads));
   if (head_dim != 64 && head_dim != 128) {
     return Unsupported(config, "head_dim",
                        absl::StrCat("heads of ", head_dim,
@@ -205,6 +249,36 @@ absl::Status ReadDType(const common::JsonReader& config, ModelConfig& model) {
   return absl::OkStatus();
 }
 
+// SmolLM3: each fourth layer leaves queries and keys unturned, where the config says nothing else.
+absl::Status ReadLayersWithoutRope(const common::JsonReader& config, ModelConfig& model) {
+  std::vector<int64_t> has_rope;
+  if (config.Has("no_rope_layers")) {
+    ASSIGN_OR_RETURN(has_rope, config.IntList("no_rope_layers", 0, 1, kMaxLayers));
+    if (has_rope.size() < model.num_layers) {
+      return config.Error("no_rope_layers", absl::StrCat("has ", has_rope.size(), " entries for ",
+                                                         model.num_layers, " layers"));
+    }
+  }
+  ASSIGN_OR_RETURN(const int64_t interval,
+                   config.IntOr("no_rope_layer_interval", 4, 1, kMaxLayers));
+  for (uint32_t layer = 0; layer < model.num_layers; ++layer) {
+    const bool without = has_rope.empty() ? (layer + 1) % interval == 0 : has_rope[layer] == 0;
+    if (without) model.layers_without_rope.push_back(layer);
+  }
+  return absl::OkStatus();
+}
+
+// What the layers of one family have and others do not.
+absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
+  model.qkv_bias = model.family == ModelFamily::kQwen2;
+  model.qk_norm = model.family == ModelFamily::kQwen3;
+  if (model.family == ModelFamily::kSeedOss) {
+    ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", true));
+  }
+  return model.family == ModelFamily::kSmolLm3 ? ReadLayersWithoutRope(config, model)
+                                               : absl::OkStatus();
+}
+
 }  // namespace
 
 std::string_view ModelFamilyName(ModelFamily family) {
@@ -215,6 +289,12 @@ std::string_view ModelFamilyName(ModelFamily family) {
       return "qwen2";
     case ModelFamily::kQwen3:
       return "qwen3";
+    case ModelFamily::kMistral:
+      return "mistral";
+    case ModelFamily::kSeedOss:
+      return "seed_oss";
+    case ModelFamily::kSmolLm3:
+      return "smollm3";
   }
   return "unknown";
 }
@@ -243,16 +323,17 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
   ASSIGN_OR_RETURN(model.hidden_size, config.Int("hidden_size", 1, kMaxHidden));
   ASSIGN_OR_RETURN(model.intermediate_size, config.Int("intermediate_size", 1, kMaxIntermediate));
   ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocabSize));
-  RETURN_IF_ERROR(ReadHeads(config, model));
+  RETURN_IF_ERROR(ReadHeads(config, family.defaults, model));
   ASSIGN_OR_RETURN(model.max_positions,
                    config.Int("max_position_embeddings", 1, kMaxModelPositions));
-  ASSIGN_OR_RETURN(model.rope, ReadRopeConfig(config, model.max_positions));
+  ASSIGN_OR_RETURN(model.rope,
+                   ReadRopeConfig(config, model.max_positions, family.defaults.rope_theta));
   model.context_length = ContextLengthOf(model);
   ASSIGN_OR_RETURN(const double epsilon, config.NumberOr("rms_norm_eps", 1e-6, 1e-12, 1.0));
   model.rms_norm_epsilon = static_cast<float>(epsilon);
-  ASSIGN_OR_RETURN(model.tie_word_embeddings, config.BoolOr("tie_word_embeddings", false));
-  model.qkv_bias = model.family == ModelFamily::kQwen2;
-  model.qk_norm = model.family == ModelFamily::kQwen3;
+  ASSIGN_OR_RETURN(model.tie_word_embeddings,
+                   config.BoolOr("tie_word_embeddings", family.defaults.tie_word_embeddings));
+  RETURN_IF_ERROR(ReadLayers(config, model));
   RETURN_IF_ERROR(ReadDType(config, model));
   if (config.Has("eos_token_id")) {
     ASSIGN_OR_RETURN(const auto ids,

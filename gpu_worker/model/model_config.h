@@ -1,10 +1,14 @@
 // What config.json says about a model, checked and reduced to what the forward pass needs.
 //
-// Supported families: Llama 3, 3.1 and 3.2 (LlamaForCausalLM), Qwen2.5 (Qwen2ForCausalLM) and
-// Qwen3 (Qwen3ForCausalLM), dense. A setting that would change the result and is not implemented is
-// refused: a model gives right answers or none.
+// Supported families: Llama 3, 3.1 and 3.2 (LlamaForCausalLM), Qwen2.5 (Qwen2ForCausalLM), Qwen3
+// (Qwen3ForCausalLM), Mistral without a sliding window (MistralForCausalLM), Seed-OSS
+// (SeedOssForCausalLM) and SmolLM3 (SmolLM3ForCausalLM), dense. A setting that would change the
+// result and is not implemented is refused: a model gives right answers or none. What a config.json
+// leaves out is what transformers takes for that family.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,7 +25,14 @@
 namespace retroinfer {
 
 // The values are part of the fingerprint: never renumber.
-enum class ModelFamily : uint32_t { kLlama = 1, kQwen2 = 2, kQwen3 = 3 };
+enum class ModelFamily : uint32_t {
+  kLlama = 1,
+  kQwen2 = 2,
+  kQwen3 = 3,
+  kMistral = 4,
+  kSeedOss = 5,
+  kSmolLm3 = 6,
+};
 
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
@@ -32,15 +43,18 @@ struct ModelConfig {
   uint32_t num_query_heads = 0;
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;  // 64 or 128
+  // Newest tokens that a token sees in each layer, itself included; 0: all. Empty: all layers see
+  // all tokens.
+  std::vector<int32_t> layer_windows;
   int64_t vocab_size = 0;
   int64_t max_positions = 0;   // max_position_embeddings
   int64_t context_length = 0;  // tokens that the model is made for, RoPE scaling included
   float rms_norm_epsilon = 0;
   RopeConfig rope;
   bool tie_word_embeddings = false;  // the output projection is the embedding table
-  bool qkv_bias = false;             // Qwen2
+  bool qkv_bias = false;             // Qwen2, Seed-OSS
   bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
-  std::vector<uint32_t> layers_without_rope;
+  std::vector<uint32_t> layers_without_rope;  // SmolLM3
   // What the weights are meant to be computed in; none: in what they are stored.
   std::optional<DType> dtype;
   std::optional<WeightQuantization> quantization;  // of the checkpoint's matrices
@@ -48,10 +62,22 @@ struct ModelConfig {
 
   int64_t query_size() const { return int64_t{num_query_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
+  int32_t window_of(uint32_t layer) const {
+    return layer_windows.empty() ? 0 : layer_windows[layer];
+  }
+  // Scores of attention are queries times keys, times this.
+  float attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
   // Query heads that share a KV head.
   uint32_t group_size() const { return num_query_heads / num_kv_heads; }
   KvGeometry geometry(const KvFormat& kv_format) const {
-    return {num_layers, num_kv_heads, head_dim, kv_format};
+    KvGeometry geometry{num_layers, num_kv_heads, head_dim, kv_format};
+    for (const int32_t window : layer_windows) {
+      if (window == 0) continue;
+      --geometry.num_layers;
+      ++geometry.num_window_layers;
+      geometry.window_tokens = std::max(geometry.window_tokens, static_cast<uint32_t>(window));
+    }
+    return geometry;
   }
 };
 

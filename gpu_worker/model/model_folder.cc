@@ -77,14 +77,6 @@ absl::Status ExplainMissing(const std::string& path) {
 
 // A file is named where a folder is wanted.
 absl::Status ExplainFile(const std::string& path) {
-  if (absl::EndsWith(path, ".gguf")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path,
-                     " is a GGUF file, which is not supported: get the model that it was made "
-                     "from, whose name on the Hugging Face hub often is the same without "
-                     "-GGUF; ",
-                     kLayout));
-  }
   std::error_code error;
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) folder = ".";

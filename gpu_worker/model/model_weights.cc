@@ -106,7 +106,7 @@ class WeightLoader {
 absl::Status WeightLoader::Allocate(ModelWeights& weights) {
   size_t norm_bytes = 0;
   const auto add = [&](const TensorSpec* norm) {
-    if (norm != nullptr) norm_bytes += Aligned(Tensor(norm->stored).bytes.size());
+    if (norm != nullptr) norm_bytes += Aligned(Tensor(norm->stored).num_bytes());
   };
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     for (const TensorRole role : kLayerNorms) add(table_.Find(role, layer));
@@ -115,7 +115,7 @@ absl::Status WeightLoader::Allocate(ModelWeights& weights) {
   const std::string& embedding = table_.Get(TensorRole::kEmbedding).stored;
   ASSIGN_OR_RETURN(weights.norm_buffer, device_.Allocate(norm_bytes, MemoryPurpose::kWeights));
   ASSIGN_OR_RETURN(weights.embedding_buffer,
-                   device_.Allocate(Tensor(embedding).bytes.size(), MemoryPurpose::kWeights));
+                   device_.Allocate(Tensor(embedding).num_bytes(), MemoryPurpose::kWeights));
   return absl::OkStatus();
 }
 
@@ -125,15 +125,15 @@ void WeightLoader::AddPart(const std::string& name, WeightJob& job) {
   part = {.name = name, .tensor = tensor, .at = job.staging_bytes};
   // Codes are left as they are: their scales are multiplied.
   if (!HasScales(tensor.type)) part.row_exponents = RowExponents(name);
-  job.staging_bytes += tensor.bytes.size();
+  job.staging_bytes += tensor.num_bytes();
 }
 
 MatrixView WeightLoader::LoadNorm(const TensorSpec& norm, const DeviceBuffer& buffer) {
   const HostTensor& tensor = Tensor(norm.stored);
   WeightJob& job = jobs_.emplace_back();
   job.parts.push_back({norm.stored, tensor, 0, RowExponents(norm.stored)});
-  job.target = buffer.bytes().subspan(norm_bytes_, tensor.bytes.size());
-  norm_bytes_ += Aligned(tensor.bytes.size());
+  job.target = buffer.bytes().subspan(norm_bytes_, tensor.num_bytes());
+  norm_bytes_ += Aligned(tensor.num_bytes());
   return WeightView::Dense(job.target, tensor.type, 1, tensor.shape[0]).Numbers();
 }
 
@@ -211,7 +211,7 @@ absl::StatusOr<DeviceSpan<std::byte>> WeightLoader::Arrange(const ProjectionSpec
   size_t to = 0;
   for (const std::string& name : projection.weights) {
     const std::vector<int64_t>& shape = table_.stored().at(name).shape;
-    const size_t bytes = Tensor(CodesOf(name)->codes).bytes.size();
+    const size_t bytes = Tensor(CodesOf(name)->codes).num_bytes();
     const size_t arranged_bytes = form.form.Bytes(shape[0], shape[1]);
     RETURN_IF_ERROR(ops_.ArrangeCodes(*stream, {.in = memory.subspan(from, bytes),
                                                 .order = form.order,
@@ -437,10 +437,11 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (used.count(name) == 0 && !MayIgnore(config, table, name)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          checkpoint.folder(), ": tensor \"", name, "\" is no part of a ",
-          std::string(ModelFamilyName(config.family)), " model of ", config.num_layers,
-          " layers as config.json describes it; using the model without it would be wrong"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(checkpoint.folder(), ": tensor \"", name, "\" is no part of a ",
+                       std::string(ModelFamilyName(config.family)), " model of ", config.num_layers,
+                       " layers as ", checkpoint.described_by(),
+                       " describes it; using the model without it would be wrong"));
     }
   }
   return absl::OkStatus();

@@ -10,13 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_limits.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr double kMaxTheta = 1e15;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
-constexpr double kDefaultTheta = 10000;
 
 constexpr const char* kNew = "rope_parameters";  // of transformers 5
 constexpr const char* kOld = "rope_scaling";     // of its predecessors, which may be written, too
@@ -31,17 +30,18 @@ absl::StatusOr<std::optional<common::JsonReader>> Settings(const common::JsonRea
 }
 
 // The rope_theta of the first object that has one; where others have one, they must agree.
-absl::StatusOr<double> ReadTheta(const std::vector<common::JsonReader>& objects) {
+absl::StatusOr<double> ReadTheta(const std::vector<common::JsonReader>& objects,
+                                 double default_theta) {
   std::optional<double> theta;
   for (const common::JsonReader& object : objects) {
     if (!object.Has("rope_theta")) continue;
-    ASSIGN_OR_RETURN(const double value, object.Number("rope_theta", 1.000001, kMaxTheta));
+    ASSIGN_OR_RETURN(const double value, object.Number("rope_theta", 1.000001, kMaxRopeTheta));
     if (theta.has_value() && *theta != value) {
       return object.Error("rope_theta", absl::StrCat("contradicts another one, which is ", *theta));
     }
     theta = value;
   }
-  return theta.value_or(kDefaultTheta);
+  return theta.value_or(default_theta);
 }
 
 absl::StatusOr<std::string> TypeName(const common::JsonReader& settings) {
@@ -150,6 +150,19 @@ absl::Status RefusePartialRotation(const std::vector<common::JsonReader>& object
   return absl::OkStatus();
 }
 
+// Ministral 3 and Llama 4 multiply queries by a factor that grows with the position.
+absl::Status RefuseGrowingQueries(const std::vector<common::JsonReader>& objects) {
+  constexpr char kKey[] = "llama_4_scaling_beta";
+  for (const common::JsonReader& object : objects) {
+    ASSIGN_OR_RETURN(const double beta, object.NumberOr(kKey, 0, -1e6, 1e6));
+    if (beta == 0) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(object.place(), ": ", kKey, " ", beta,
+                     " is not supported; queries that do not grow with their positions (0) are"));
+  }
+  return absl::OkStatus();
+}
+
 // What `settings` make of plain RoPE with `theta`.
 absl::StatusOr<RopeConfig> ReadSettings(const common::JsonReader& settings, double theta,
                                         int64_t max_positions) {
@@ -176,15 +189,17 @@ absl::StatusOr<RopeConfig> ReadSettings(const common::JsonReader& settings, doub
 
 }  // namespace
 
-absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions) {
+absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions,
+                                          double default_theta) {
   ASSIGN_OR_RETURN(const auto parameters, Settings(config, kNew));
   ASSIGN_OR_RETURN(const auto scaling, Settings(config, kOld));
   std::vector<common::JsonReader> objects = {config};
   for (const auto& settings : {parameters, scaling}) {
     if (settings.has_value()) objects.push_back(*settings);
   }
-  ASSIGN_OR_RETURN(const double theta, ReadTheta(objects));
+  ASSIGN_OR_RETURN(const double theta, ReadTheta(objects, default_theta));
   RETURN_IF_ERROR(RefusePartialRotation(objects));
+  RETURN_IF_ERROR(RefuseGrowingQueries(objects));
   if (objects.size() == 1) return RopeConfig{.theta = theta};
   ASSIGN_OR_RETURN(const RopeConfig rope, ReadSettings(objects[1], theta, max_positions));
   if (objects.size() == 3) {

@@ -10,6 +10,7 @@
 namespace retroinfer {
 
 inline constexpr double kMaxRopeFactor = 1e4;
+inline constexpr double kDefaultRopeTheta = 10000;  // of most families
 
 struct RopeConfig {
   enum class Type : uint32_t {
@@ -19,7 +20,7 @@ struct RopeConfig {
     kYarn = 3,     // Peng et al. 2023
   };
   Type type = Type::kDefault;
-  double theta = 10000;
+  double theta = kDefaultRopeTheta;
   double factor = 1;               // linear, llama3, yarn
   double low_freq_factor = 1;      // llama3
   double high_freq_factor = 4;     // llama3
@@ -41,10 +42,13 @@ struct RopeConfig {
 RopeConfig YarnRope(double theta, double factor, int64_t original_positions);
 
 // Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before). Settings
-// that only name a theta, or nothing, are plain RoPE, as in transformers 5.
+// that only name a theta, or nothing, are plain RoPE, as in transformers 5. `default_theta` is what
+// the family takes where none is named.
 //
 // Returns: INVALID_ARGUMENT for wrong values and if both forms are there and mean different things;
-//          UNIMPLEMENTED, with what is supported, for another type or a partial rotation.
-absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions);
+//          UNIMPLEMENTED, with what is supported, for another type, a partial rotation, or queries
+//          that grow with their positions (llama_4_scaling_beta).
+absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions,
+                                          double default_theta = kDefaultRopeTheta);
 
 }  // namespace retroinfer

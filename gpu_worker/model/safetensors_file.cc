@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -75,7 +77,7 @@ absl::StatusOr<HostTensor> ReadEntry(const common::JsonReader& entry,
                        absl::StrCat("span ", end - begin, " bytes, but the shape [",
                                     absl::StrJoin(tensor.shape, ", "), "] needs ", bytes));
   }
-  tensor.bytes = data.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
+  tensor.stored = data.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
   return tensor;
 }
 
@@ -91,7 +93,7 @@ absl::Status CheckCoverage(const std::string& path,
   std::vector<Extent> extents;
   for (const auto& [name, tensor] : tensors) {
     extents.push_back(
-        {static_cast<size_t>(tensor.bytes.data() - data.data()), tensor.bytes.size(), &name});
+        {static_cast<size_t>(tensor.stored.data() - data.data()), tensor.stored.size(), &name});
   }
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.size < b.size;
@@ -167,7 +169,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
     ASSIGN_OR_RETURN(const common::JsonReader entry, header.Object(member));
     ASSIGN_OR_RETURN(HostTensor tensor, ReadEntry(entry, parts.data));
     tensor.fd = result.file_.fd();
-    tensor.file_offset = static_cast<uint64_t>(tensor.bytes.data() - result.file_.bytes().data());
+    tensor.file_offset = static_cast<uint64_t>(tensor.stored.data() - result.file_.bytes().data());
     result.tensors_.emplace(name, std::move(tensor));
   }
   RETURN_IF_ERROR(CheckCoverage(path, result.tensors_, parts.data));

@@ -12,29 +12,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
+#include "gpu_worker/model/host_tensor.h"
 #include "gpu_worker/model/mapped_file.h"
-#include "gpu_worker/ops/model/weight_type.h"
+#include "gpu_worker/model/tensor_file.h"
 
 namespace retroinfer {
 
-// A tensor in host memory, row-major. `bytes` has no particular alignment.
-struct HostTensor {
-  WeightType type = WeightType::kF32;
-  std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;
-  // Where its file has the same bytes.
-  int fd = -1;
-  uint64_t file_offset = 0;
-};
-
 // Threads: immutable after Open.
 // Owns:    the mapping and the descriptor that its tensors point into.
-class SafetensorsFile {
+class SafetensorsFile : public TensorFile {
  public:
   static constexpr size_t kMaxHeaderBytes = 100'000'000;
   static constexpr size_t kMaxTensors = 65'536;
@@ -47,7 +36,7 @@ class SafetensorsFile {
   //          an element type other than F32, F16, BF16, F8_E4M3, I32 and I64.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
-  const std::map<std::string, HostTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, HostTensor>& tensors() const override { return tensors_; }
 
  private:
   MappedFile file_;

@@ -12,8 +12,8 @@ namespace {
 
 template <typename T>
 std::vector<T> Integers(const HostTensor& tensor) {
-  std::vector<T> values(tensor.bytes.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.bytes.data(), values.size() * sizeof(T));
+  std::vector<T> values(tensor.stored.size() / sizeof(T));
+  std::memcpy(values.data(), tensor.stored.data(), values.size() * sizeof(T));
   return values;
 }
 

@@ -13,8 +13,8 @@ StoredMatrix::StoredMatrix(const ModelConfig& config, const Checkpoint& checkpoi
   if (!codes_.has_value()) return;
   form_ = &config.quantization->form;
   const HostTensor& scales = checkpoint.tensors().at(codes_->scales);
-  scales_ = NumbersOf(scales.type, scales.bytes);
-  if (!codes_->zeros.empty()) zeros_ = checkpoint.tensors().at(codes_->zeros).bytes;
+  scales_ = NumbersOf(scales.type, scales.stored);
+  if (!codes_->zeros.empty()) zeros_ = checkpoint.tensors().at(codes_->zeros).stored;
   auto groups = GroupsOfColumns(*form_, *codes_, checkpoint, spec.shape[1]);
   RI_CHECK(groups.ok());
   groups_ = *std::move(groups);
@@ -29,8 +29,9 @@ std::vector<float> StoredMatrix::Row(int64_t index) const {
   const auto cols = static_cast<size_t>(spec_.shape[1]);
   if (form_ == nullptr) {
     const size_t bytes = cols * WeightTypeBytes(tensor_->type);
+    std::vector<std::byte> memory;
     return NumbersOf(tensor_->type,
-                     tensor_->bytes.subspan(static_cast<size_t>(row) * bytes, bytes));
+                     tensor_->Bytes(static_cast<size_t>(row) * bytes, bytes, memory));
   }
   std::vector<float> numbers = Codes(row);
   const std::vector<float> zeros = Zeros(row);
@@ -47,8 +48,8 @@ std::vector<float> StoredMatrix::Row(int64_t index) const {
 
 std::vector<float> StoredMatrix::Codes(int64_t row) const {
   const int64_t cols = spec_.shape[1];
-  if (form_->order == kCodesInRows) return DecodedRow(*form_, tensor_->bytes, row, cols);
-  return CodesOfRow(form_->order, tensor_->bytes, row, stored_rows_, cols);
+  if (form_->order == kCodesInRows) return DecodedRow(*form_, tensor_->stored, row, cols);
+  return CodesOfRow(form_->order, tensor_->stored, row, stored_rows_, cols);
 }
 
 std::vector<float> StoredMatrix::Zeros(int64_t row) const {

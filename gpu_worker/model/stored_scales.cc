@@ -104,7 +104,7 @@ std::vector<float> StoredZeros(const StoredForm& form, std::span<const std::byte
 
 void StoredScales::Add(const std::string& name, const HostTensor& scales, int64_t rows,
                        int64_t cols, size_t at) {
-  parts_.push_back({.scales = {name, scales.type, at, scales.bytes.size()},
+  parts_.push_back({.scales = {name, scales.type, at, scales.num_bytes()},
                     .zeros = {},
                     .rows = rows,
                     .cols = cols});
@@ -112,7 +112,7 @@ void StoredScales::Add(const std::string& name, const HostTensor& scales, int64_
 
 void StoredScales::AddZeros(const std::string& name, const HostTensor& zeros, size_t at) {
   RI_CHECK(form_.scale_rows == 1 && !parts_.empty());
-  parts_.back().zeros = {name, zeros.type, at, zeros.bytes.size()};
+  parts_.back().zeros = {name, zeros.type, at, zeros.num_bytes()};
 }
 
 int64_t StoredScales::RowsEach() const {

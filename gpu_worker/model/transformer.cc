@@ -1,7 +1,6 @@
 #include "gpu_worker/model/transformer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -27,10 +26,6 @@ absl::Status CheckMatrix(const char* what, const MatrixView& matrix, DType dtype
   return absl::InvalidArgumentError(absl::StrCat(
       what, ": is ", std::string(DTypeName(matrix.dtype)), " [", matrix.rows, ", ", matrix.cols,
       "], needs ", std::string(DTypeName(dtype)), " [", rows, ", ", cols, "]"));
-}
-
-float AttentionScale(const ModelConfig& config) {
-  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
 }
 
 int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& options) {
@@ -231,8 +226,13 @@ absl::Status Transformer::StorePiece(Stream& stream, const Workspace::Views& row
   return absl::OkStatus();
 }
 
-absl::Status Transformer::AttendPieces(Stream& stream, const Workspace::Views& rows,
+AttentionForm Transformer::AttentionOf(uint32_t layer) const {
+  return {.scale = config_.attention_scale(), .window = config_.window_of(layer)};
+}
+
+absl::Status Transformer::AttendPieces(Stream& stream, uint32_t layer, const Workspace::Views& rows,
                                        std::span<const PrefillPiece> pieces) {
+  const AttentionForm form = AttentionOf(layer);
   int64_t begin = 0;
   for (const PrefillPiece& piece : pieces) {
     if (piece.before) RETURN_IF_ERROR(piece.before());
@@ -243,10 +243,11 @@ absl::Status Transformer::AttendPieces(Stream& stream, const Workspace::Views& r
           .queries = rows.queries.Rows(begin - piece.num_outputs, piece.num_outputs),
           .kv = piece.kv,
           .first_token = piece.first_token + piece.num_rows - piece.num_outputs,
-          .scale = AttentionScale(config_),
+          .scale = form.scale,
+          .window = form.window > 0 ? AttentionWindow{.tokens = form.window} : piece.window,
+          .sinks = form.sinks,
           .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)};
-      RETURN_IF_ERROR(piece.attention ? piece.attention(args)
-                                      : ops_.attention().PrefillAttention(stream, args));
+      RETURN_IF_ERROR(ops_.attention().PrefillAttention(stream, args));
     }
     if (piece.behind) RETURN_IF_ERROR(piece.behind());
   }
@@ -272,7 +273,7 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
   const Workspace::Views rows = prefill_.Rows(hidden.rows);
   RETURN_IF_ERROR(RopeTable(stream, positions, rows));
   RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, false));
-  RETURN_IF_ERROR(AttendPieces(stream, rows, pieces));
+  RETURN_IF_ERROR(AttendPieces(stream, layer, rows, pieces));
   // Runs of rows that go on, in turn; all output projections come first, because the feed-forward
   // half uses the bytes of the attention half.
   for (const bool feed_forward : {false, true}) {

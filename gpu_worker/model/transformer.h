@@ -27,6 +27,8 @@
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/workspace.h"
+#include "gpu_worker/ops/attention/attention_form.h"
+#include "gpu_worker/ops/attention/attention_window.h"
 #include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer {
@@ -47,7 +49,9 @@ struct PrefillPiece {
   // Only the last `num_outputs` rows, 0 to num_rows, go on; the others stay as they are. Of the
   // last layer a prompt needs all keys and values, but no row beside its last.
   int64_t num_outputs = 0;
-  PromptAttention attention;  // what first_token says is a row of `kv` then
+  // Which tokens before them the rows see in a layer that could see all; where the rows do not,
+  // first_token is a row of `kv`.
+  AttentionWindow window;
 
   // Further places that get the rows' keys and values, from `first_token` on.
   struct Copy {
@@ -99,6 +103,8 @@ class Transformer {
 
   const ModelConfig& config() const { return config_; }
   DType activation_dtype() const { return ops_.model().activation_dtype(); }
+  // How the heads of a layer attend.
+  AttentionForm AttentionOf(uint32_t layer) const;
   int64_t max_prefill_rows() const { return prefill_.max_rows(); }
   int64_t max_decode_rows() const { return decode_.max_rows(); }
   int64_t max_positions() const { return static_cast<int64_t>(positions_.as<int32_t>().size()); }
@@ -156,7 +162,7 @@ class Transformer {
   absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
   absl::Status StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
                           const PrefillPiece& piece);
-  absl::Status AttendPieces(Stream& stream, const Workspace::Views& rows,
+  absl::Status AttendPieces(Stream& stream, uint32_t layer, const Workspace::Views& rows,
                             std::span<const PrefillPiece> pieces);
   absl::Status Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
                     const MatrixView& out);

@@ -35,7 +35,7 @@ size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 size_t TotalBytes(const std::vector<WeightJob>& jobs) {
   size_t bytes = 0;
   for (const WeightJob& job : jobs) {
-    for (const WeightJob::Part& part : job.parts) bytes += part.tensor.bytes.size();
+    for (const WeightJob::Part& part : job.parts) bytes += part.tensor.num_bytes();
   }
   return bytes;
 }
@@ -52,8 +52,29 @@ void ScalePart(const WeightJob::Part& part, size_t begin, std::span<std::byte> b
   const HostTensor& tensor = part.tensor;
   const size_t element = WeightTypeBytes(tensor.type);
   const size_t rows = part.row_exponents.size();
-  ScaleRows(tensor.type, bytes, begin / element, tensor.bytes.size() / element / rows,
+  ScaleRows(tensor.type, bytes, begin / element, tensor.num_bytes() / element / rows,
             part.row_exponents);
+}
+
+// Copies a part as it lies in its file; or piece by piece, where its bytes become others.
+absl::Status CopyFromMapping(Device& device, Stream& stream, const WeightJob::Part& part,
+                             const DeviceSpan<std::byte>& target) {
+  const HostTensor& tensor = part.tensor;
+  const bool is_copied = tensor.coding == nullptr && part.row_exponents.empty();
+  const size_t piece_bytes = is_copied ? tensor.num_bytes() : CheckpointHasher::kPieceBytes;
+  std::vector<std::byte> memory;
+  for (size_t at = 0; at < tensor.num_bytes(); at += piece_bytes) {
+    const size_t size = std::min(piece_bytes, tensor.num_bytes() - at);
+    std::span<const std::byte> bytes = tensor.Bytes(at, size, memory);
+    if (!part.row_exponents.empty()) {
+      if (tensor.coding == nullptr) memory.assign(bytes.begin(), bytes.end());
+      ScalePart(part, at, memory);
+      bytes = memory;
+    }
+    RETURN_IF_ERROR(device.Upload(stream, bytes, target.subspan(part.at + at, size)));
+    RETURN_IF_ERROR(stream.Synchronize());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RunFromMapping(Device& device, const std::vector<WeightJob>& jobs,
@@ -69,18 +90,10 @@ absl::Status RunFromMapping(Device& device, const std::vector<WeightJob>& jobs,
         is_staged ? staging.bytes().first(job.staging_bytes) : job.target;
     for (const WeightJob::Part& part : job.parts) {
       if (!target.empty()) {
-        std::span<const std::byte> bytes = part.tensor.bytes;
-        std::vector<std::byte> scaled;
-        if (!part.row_exponents.empty()) {
-          scaled.assign(bytes.begin(), bytes.end());
-          ScalePart(part, 0, scaled);
-          bytes = scaled;
-        }
-        RETURN_IF_ERROR(device.Upload(*stream, bytes, target.subspan(part.at, bytes.size())));
-        RETURN_IF_ERROR(stream->Synchronize());
+        RETURN_IF_ERROR(CopyFromMapping(device, *stream, part, target));
       }
-      done += part.tensor.bytes.size();
-      if (progress && !part.tensor.bytes.empty()) progress(done, total);
+      done += part.tensor.num_bytes();
+      if (progress && part.tensor.num_bytes() != 0) progress(done, total);
     }
     if (job.finish) RETURN_IF_ERROR(job.finish(target));
   }
@@ -96,26 +109,38 @@ struct Piece {
   DeviceSpan<std::byte> target;  // empty: nowhere
 };
 
-absl::Status ReadPiece(const Piece& piece, std::span<std::byte> out) {
-  const HostTensor& tensor = piece.part->tensor;
+// Reads what is stored from `begin` on.
+absl::Status ReadStored(const WeightJob::Part& part, size_t begin, std::span<std::byte> out) {
+  const HostTensor& tensor = part.tensor;
   size_t done = 0;
   while (done < out.size()) {
-    const auto offset = static_cast<off_t>(tensor.file_offset + piece.begin + done);
+    const auto offset = static_cast<off_t>(tensor.file_offset + begin + done);
     const ssize_t count = ::pread(tensor.fd, out.data() + done, out.size() - done, offset);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      return common::ErrnoStatus(
-          errno, absl::StrCat("reading ", out.size() - done, " bytes at ", offset, " for tensor \"",
-                              piece.part->name, "\""));
+      return common::ErrnoStatus(errno, absl::StrCat("reading ", out.size() - done, " bytes at ",
+                                                     offset, " for tensor \"", part.name, "\""));
     }
     if (count == 0) {
       return absl::DataLossError(absl::StrCat(
-          "tensor \"", piece.part->name, "\" needs ", out.size() - done, " more bytes at ", offset,
+          "tensor \"", part.name, "\" needs ", out.size() - done, " more bytes at ", offset,
           " of its file, which ends there: it was changed while it was loaded. Load it again when "
           "it is complete"));
     }
     done += static_cast<size_t>(count);
   }
+  return absl::OkStatus();
+}
+
+// `memory` is for what is coded.
+absl::Status ReadPiece(const Piece& piece, std::span<std::byte> out,
+                       std::vector<std::byte>& memory) {
+  const TensorCoding* const coding = piece.part->tensor.coding.get();
+  if (coding == nullptr) return ReadStored(*piece.part, piece.begin, out);
+  const TensorCoding::Extent extent = coding->StoredExtent(piece.begin, out.size());
+  memory.resize(extent.size);
+  RETURN_IF_ERROR(ReadStored(*piece.part, extent.begin, memory));
+  coding->Decode(memory, piece.begin, out);
   return absl::OkStatus();
 }
 
@@ -137,6 +162,7 @@ class WeightReader {
   struct Reader {
     std::array<Slot, 2> slots;
     std::unique_ptr<Stream> stream;
+    std::vector<std::byte> coded;  // what is read of tensors that are decoded
   };
   struct JobProgress {
     size_t num_pieces = 0;
@@ -198,7 +224,7 @@ void WeightReader::PlanPieces() {
   constexpr size_t kPieceBytes = CheckpointHasher::kPieceBytes;
   for (size_t i = 0; i < jobs_.size(); ++i) {
     for (const WeightJob::Part& part : jobs_[i].parts) {
-      const size_t size = part.tensor.bytes.size();
+      const size_t size = part.tensor.num_bytes();
       for (size_t begin = 0; begin < size; begin += kPieceBytes) {
         Piece piece{.job = i, .part = &part, .begin = begin, .target = {}};
         piece.bytes = std::min(kPieceBytes, size - begin);
@@ -239,7 +265,7 @@ bool WeightReader::AwaitArrived(size_t job) {
 absl::Status WeightReader::ReadOne(const Piece& piece, Reader& reader, Slot& slot) {
   RETURN_IF_ERROR(device_.Synchronize(*slot.copied));
   const std::span<std::byte> memory = slot.memory.bytes().first(piece.bytes);
-  RETURN_IF_ERROR(ReadPiece(piece, memory));
+  RETURN_IF_ERROR(ReadPiece(piece, memory, reader.coded));
   if (options_.hasher != nullptr) options_.hasher->Add(piece.part->name, piece.begin, memory);
   if (!piece.target.empty()) {
     ScalePart(*piece.part, piece.begin, memory);
@@ -278,7 +304,7 @@ absl::Status WeightReader::FinishJobs() {
     }
     if (jobs_[i].finish) RETURN_IF_ERROR(jobs_[i].finish(progress_of_[i].target));
     size_t bytes = 0;
-    for (const WeightJob::Part& part : jobs_[i].parts) bytes += part.tensor.bytes.size();
+    for (const WeightJob::Part& part : jobs_[i].parts) bytes += part.tensor.num_bytes();
     done += bytes;
     if (options_.progress && bytes > 0) options_.progress(done, total);
     absl::MutexLock lock(&mutex_);

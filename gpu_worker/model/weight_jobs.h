@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/fingerprint.h"
-#include "gpu_worker/model/safetensors_file.h"
+#include "gpu_worker/model/host_tensor.h"
 
 namespace retroinfer {
 

@@ -4,12 +4,20 @@
 //   centroids   [64][d]  mean of the members' keys, stored as the KvFormat says: scales behind them
 //   value sums  [64][d]  the same
 //   entries     [64]     MetaEntry
+// and where tokens have codes (token_code.h):
+//   first codes [64]     int32: the place of each cluster's first token in its segment's page
+//   order,
+//                        less 1024 for each block of the segment before this one
+//   codes                of 1024 tokens: block b of a segment has those at places 1024 b on
+// So the codes of a cluster may lie in other blocks of its segment; these are neighbours in the
+// index, in their order. CodePlaceOf says where.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "common/kv/kv_geometry.h"
+#include "common/kv/token_code.h"
 #include "gpu_worker/device/device_span.h"
 #include "gpu_worker/ops/dense_pool.h"
 
@@ -22,12 +30,28 @@ struct MetaEntry {
   float radius;         // largest distance of a member key to the centroid
 };
 
+// Where the code of a token lies.
+struct CodePlace {
+  int32_t block;      // among the blocks of the index
+  uint32_t in_block;  // among its 1024 tokens
+};
+
+// Of token `token` of a cluster in block `block` of an index, with this first code.
+constexpr CodePlace CodePlaceOf(int32_t block, int32_t first_code, uint32_t token) {
+  constexpr auto kTokens = static_cast<int32_t>(kDecodeSegmentTokens);
+  const int32_t at = first_code + static_cast<int32_t>(token);
+  const int32_t in_block = at & (kTokens - 1);  // of negative numbers, too
+  return {block + (at - in_block) / kTokens, static_cast<uint32_t>(in_block)};
+}
+
 struct MetaPoolView {
   DeviceSpan<std::byte> bytes;
   KvGeometry geometry;
   // Of what belongs to one (layer, head) of a block, from its centroids on.
   size_t value_sums_offset = 0;
   size_t entries_offset = 0;
+  size_t first_codes_offset = 0;  // where tokens have codes, as the next
+  size_t codes_offset = 0;
   size_t run_bytes = 0;
 
   MetaPoolView() = default;
@@ -36,6 +60,8 @@ struct MetaPoolView {
         geometry(pool_geometry),
         value_sums_offset(CentroidsBytes(geometry)),
         entries_offset(value_sums_offset + ValueSumsBytes(geometry)),
+        first_codes_offset(entries_offset + kClustersPerMetaBlock * sizeof(MetaEntry)),
+        codes_offset(first_codes_offset + kClustersPerMetaBlock * sizeof(int32_t)),
         run_bytes(RunBytes(geometry)) {}
 
   // Of the centroids, or value sums, of 64 clusters of one (layer, head).
@@ -45,9 +71,14 @@ struct MetaPoolView {
   static constexpr size_t ValueSumsBytes(const KvGeometry& geometry) {
     return geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim);
   }
+  // Of the first codes and the codes.
+  static constexpr size_t CodesBytes(const KvGeometry& geometry) {
+    const size_t codes = TokenCodeLayout(geometry.format, geometry.head_dim).bytes;
+    return codes == 0 ? 0 : kClustersPerMetaBlock * sizeof(int32_t) + codes;
+  }
   static constexpr size_t RunBytes(const KvGeometry& geometry) {
     return CentroidsBytes(geometry) + ValueSumsBytes(geometry) +
-           kClustersPerMetaBlock * sizeof(MetaEntry);
+           kClustersPerMetaBlock * sizeof(MetaEntry) + CodesBytes(geometry);
   }
   static constexpr size_t BlockBytes(const KvGeometry& geometry) {
     return size_t{geometry.num_layers} * geometry.num_kv_heads * RunBytes(geometry);
@@ -63,6 +94,13 @@ struct MetaPoolView {
   }
   MetaEntry* Entries(MetaBlockId block, uint32_t layer, uint32_t head) const {
     return reinterpret_cast<MetaEntry*>(Centroids(block, layer, head) + entries_offset);
+  }
+  // REQUIRES: tokens have codes; so for the next.
+  int32_t* FirstCodes(MetaBlockId block, uint32_t layer, uint32_t head) const {
+    return reinterpret_cast<int32_t*>(Centroids(block, layer, head) + first_codes_offset);
+  }
+  std::byte* Codes(MetaBlockId block, uint32_t layer, uint32_t head) const {
+    return Centroids(block, layer, head) + codes_offset;
   }
 };
 

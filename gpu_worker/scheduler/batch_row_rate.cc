@@ -16,6 +16,7 @@ constexpr double kLeastFreed = 2;
 void BatchRowRate::Update(const SchedulerInput& input, bool are_taken) {
   const double passed = last_ < 0 ? 0 : std::max(0.0, input.now - last_);
   last_ = input.now;
+  // Only time in which all rows were taken tells how fast rows come free for those that wait.
   if (were_taken_) {
     const double decay = std::exp(-passed / kMemorySeconds);
     seconds_ = decay * seconds_ + passed;

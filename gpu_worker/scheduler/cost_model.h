@@ -20,13 +20,14 @@ class CostModel {
   // the speed of the device.
   // REQUIRES: seconds > 0.
   void Observe(const Work& work, double seconds);
+  // Returns the expected seconds of the work.
   double Seconds(const Work& work) const;
   std::array<double, Work::kParts> SecondsByPart(const Work& work) const;
   // Nearly no round (an observation with a step and with passes) takes more than margin() times the
   // expected seconds. From 1 to kMostMargin.
   double margin() const { return margin_; }
   static constexpr double kMostMargin = 2.5;
-  // Whether anything was observed.
+  // Whether any work was observed. Before, Seconds() goes by guessed costs.
   bool knows_speed() const { return knows_speed_; }
 
  private:

@@ -51,6 +51,8 @@ int64_t OutputLengths::Expected(const RequestDescription& request) const {
       of_tenants_[request.tenant][kind].count >= kLeastSamples) {
     lengths = &of_tenants_[request.tenant][kind];
   }
+  // Without samples the request is taken to generate all that it may: too few requests are admitted
+  // rather than too many.
   if (lengths->count < kLeastSamples) return max_tokens;
   const int64_t expected =
       request.tokens_generated < lengths->typical ? lengths->typical : 2 * request.tokens_generated;

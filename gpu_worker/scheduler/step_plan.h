@@ -92,6 +92,8 @@ struct RequestDescription {
   double decoding_since = 0;  // kDecoding: seconds; rows of the batch go to the earliest first
   bool goes_live = false;     // kDecoding: the next step attends through the next segment's index
   int64_t more_rows = 0;      // kDecoding: known tokens that may share a step with the next one
+  // The request measures given tokens (scoring): its client waits for their end, not for each one.
+  bool measures_given = false;
 
   // --- Suspension
   bool is_copied = false;        // kLeaving, kReturning: the copies of the KV are done

@@ -14,6 +14,7 @@ void TenantShares::Update(std::span<const double> weights, std::span<const bool>
     most = std::max(most, tenants_[i].served);
     if (wants[i] && tenants_[i].wants) least = std::min(least, tenants_[i].served);
   }
+  // Where no tenant had requests, those that come now start alike.
   if (least == kNobody) least = most;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (wants[i] && !tenants_[i].wants) tenants_[i].served = std::max(tenants_[i].served, least);

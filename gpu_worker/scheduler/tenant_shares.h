@@ -16,6 +16,7 @@ class TenantShares {
   // that had none before starts at the least service of the tenants that had: a tenant cannot save
   // up service that it did not use.
   void Update(std::span<const double> weights, std::span<const bool> wants);
+  // Counts so many tokens of work as served to the tenant. REQUIRES: as Served().
   void Charge(uint32_t tenant, double tokens);
   // The number stands for a new tenant from now on, without service and without requests.
   void Renew(uint32_t tenant);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
@@ -102,8 +103,13 @@ absl::StatusOr<ConversationPrompt> EncodeConversation(const ChatTemplate& chat_t
   if (messages.has_add_generation_prompt()) {
     options.add_generation_prompt = messages.add_generation_prompt();
   }
-  ASSIGN_OR_RETURN(const jinja::Text text,
-                   RenderConversation(chat_template, options, &conversation));
+  const absl::StatusOr<jinja::Text> rendered =
+      RenderConversation(chat_template, options, &conversation);
+  if (absl::IsFailedPrecondition(rendered.status())) {
+    return common::WithReason(rendered.status(), "CHAT_TEMPLATE",
+                              {{"chat_template", chat_template.source()}});
+  }
+  ASSIGN_OR_RETURN(const jinja::Text text, rendered);
   ConversationPrompt prompt;
   ASSIGN_OR_RETURN(prompt.tokens, chat_template.EncodeText(text));
   prompt.earlier_tokens =

@@ -23,7 +23,8 @@ struct ConversationPrompt {
 size_t ConversationBytes(const generation::v1::Messages& messages);
 
 // Cost:    renders the messages of the turn before as well, and tokenizes what is new twice.
-// Returns: the errors of ChatTemplate::Encode().
+// Returns: the errors of ChatTemplate::Encode(); FAILED_PRECONDITION with the reason CHAT_TEMPLATE
+//          and, as "chat_template", where the template is from ("none": there is none).
 absl::StatusOr<ConversationPrompt> EncodeConversation(const ChatTemplate& chat_template,
                                                       const generation::v1::Messages& messages);
 

@@ -32,12 +32,12 @@ class EventStream {
 // Submits the continuations of one call, merges what the engine makes of them into a bounded queue,
 // and writes the queue to the stream as fast as the client reads.
 //
-// The engine's thread only takes a mutex for a moment, appends, and posts a task; writing happens
-// on the sender's thread. A client that lets more than max_pending_bytes pile up, or more than its
-// share when all together are beyond their budget, loses the request with RESOURCE_EXHAUSTED. A
-// request that the end of the server cancels before its first token ends with UNAVAILABLE. The
-// stream is finished when the engine has ended every continuation, so an ended call holds nothing
-// in the engine.
+// The engine's output thread only takes a mutex for a moment, appends, and posts a task; writing
+// happens on the sender's thread. A client that lets more than max_pending_bytes pile up, or more
+// than its share when all together are beyond their budget, loses the request with
+// RESOURCE_EXHAUSTED. A request that the end of the server cancels before its first token ends with
+// UNAVAILABLE. The stream is finished when the engine has ended every continuation, so an ended
+// call holds nothing in the engine.
 //
 // Threads: all methods on any thread. Shared by the stream, the engine's sinks and posted tasks.
 class GenerateCall : public std::enable_shared_from_this<GenerateCall> {

@@ -331,6 +331,17 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_default_max_tokens(model.default_sampling.max_tokens);
   *info.mutable_default_attention() = backend.reader.DefaultAttention();
   *info.mutable_default_sampling() = backend.reader.DefaultSampling();
+  info.set_model_fingerprint(model.subject.fingerprint);
+  info.set_wave_index(model.subject.wave_index);
+  info.set_quality(model.subject.quality);
+  info.set_min_retrieved_clusters(model.min_retrieved);
+  if (model.retrieval.has_value()) {
+    for (const common::RetrievalFile::Budget& budget : model.retrieval->budgets) {
+      v1::RetrievalBudget& out = *info.add_retrieval_budgets();
+      out.set_context_tokens(budget.chosen.context);
+      out.set_retrieval_ratio(budget.chosen.ratio);
+    }
+  }
   info.set_server_version(settings_.version);
   info.set_server_revision(settings_.revision);
   info.set_load_format(model.load_format);

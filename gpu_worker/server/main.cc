@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/build_info/build_info.h"
 #include "common/config/socket_dir.h"
+#include "common/door/tls_certificates.h"
 #include "common/log/log_metrics.h"
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
@@ -26,6 +27,7 @@
 #include "common/service/service_notifier.h"
 #include "common/shm/folder_lock.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/assembly/compute_backend.h"
 #include "gpu_worker/assembly/served_engine.h"
 #include "gpu_worker/server/device_metrics.h"
 #include "gpu_worker/server/worker_options.h"
@@ -118,6 +120,18 @@ int AwaitEnd(WorkerServer& server, const WorkerOptions& options,
   }
 }
 
+// Says what would keep a worker with these options from starting, without a model.
+int CheckSettings(const WorkerOptions& options) {
+  spdlog::set_level(spdlog::level::off);  // the worker itself will say what it computes on
+  const ServerOptions& server = options.server;
+  absl::Status status = common::TlsCertificates::Check(
+      {server.tls_certificate_file, server.tls_key_file, server.tls_client_ca_file});
+  if (status.ok()) status = CreateBackend(options).status();
+  if (status.ok()) return EXIT_SUCCESS;
+  std::cerr << "gpu_worker: " << status.message() << "\n";
+  return common::ExitStatusOf(status);
+}
+
 int Run(int argc, char** argv) {
   WorkerOptions options;
   const absl::StatusOr<bool> run = ParseWorkerOptions(argc, argv, &options);
@@ -126,6 +140,7 @@ int Run(int argc, char** argv) {
     return common::kExitRefusesSettings;
   }
   if (!*run) return EXIT_SUCCESS;
+  if (options.checks_only) return CheckSettings(options);
 
   const sigset_t signals = common::ServiceSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -21,7 +21,7 @@ struct RequestSummary {
   int64_t earlier_tokens = 0;  // of its prompt: the turn before had them; 0: there was none
 };
 
-// Threads: OnTokenInterval() on the engine's thread; the others on any thread.
+// Threads: OnTokenInterval() on the engine's output thread; the others on any thread.
 class RequestObserver {
  public:
   virtual ~RequestObserver() = default;

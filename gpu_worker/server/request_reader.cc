@@ -140,9 +140,9 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
   ASSIGN_OR_RETURN(const int n, ReadNumber(request.sampling()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request.sampling()));
-  ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
   ASSIGN_OR_RETURN(ConversationPrompt prompt, ReadPrompt(request));
   shared.prompt = std::move(prompt.tokens);
+  ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention(), std::ssize(shared.prompt)));
   submission.earlier_tokens = prompt.earlier_tokens;
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
@@ -297,11 +297,11 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   shared.tenant = caller;
   ASSIGN_OR_RETURN(shared.priority, ReadPriority(request.priority(), *caller));
   ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
-  ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request));
   ASSIGN_OR_RETURN(auto continuations, ReadContinuations(request));
   ASSIGN_OR_RETURN(ConversationPrompt prompt, ReadPrompt(request));
   shared.prompt = std::move(prompt.tokens);
+  ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention(), std::ssize(shared.prompt)));
   if (request.has_logprobs() && request.logprobs() < 0) {
     return Invalid("INVALID_SAMPLING", absl::StrCat("logprobs is ", request.logprobs(),
                                                     ", it must be in [0, ", kMaxLogprobs, "]"));
@@ -368,9 +368,7 @@ absl::StatusOr<ConversationPrompt> RequestReader::EncodeMessages(
     const v1::Messages& messages) const {
   RETURN_IF_ERROR(CheckLength(ConversationBytes(messages)));
   auto prompt = EncodeConversation(*model_.chat_template, messages);
-  if (absl::IsFailedPrecondition(prompt.status())) {
-    return common::WithReason(prompt.status(), "CHAT_TEMPLATE");
-  }
+  if (absl::IsFailedPrecondition(prompt.status())) return prompt;
   if (!prompt.ok()) return BecauseOfInput(prompt.status());
   if (prompt->tokens.empty()) {
     return Invalid("EMPTY_PROMPT",
@@ -425,9 +423,9 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
   return sampling;
 }
 
-absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(
-    const v1::AttentionOptions& options) const {
-  AttentionSettings attention = model_.default_attention;
+absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(const v1::AttentionOptions& options,
+                                                               int64_t prompt_tokens) const {
+  AttentionSettings attention = model_.AttentionFor(prompt_tokens);
   if (options.policy() != v1::ATTENTION_POLICY_UNSPECIFIED) {
     const std::optional<PolicyKind> kind = PolicyOfName(common::NameOfPolicy(options.policy()));
     if (!kind.has_value()) {

@@ -64,8 +64,9 @@ class RequestReader {
   absl::StatusOr<ConversationPrompt> EncodeMessages(const generation::v1::Messages& messages) const;
   absl::StatusOr<SamplingParams> ReadSampling(const generation::v1::SamplingOptions& options,
                                               int64_t prompt_tokens) const;
-  absl::StatusOr<AttentionSettings> ReadAttention(
-      const generation::v1::AttentionOptions& options) const;
+  // `prompt_tokens`: chooses among measured ratios, if the request names none.
+  absl::StatusOr<AttentionSettings> ReadAttention(const generation::v1::AttentionOptions& options,
+                                                  int64_t prompt_tokens) const;
   // Refuses, before any work, what cannot have at most max_model_len_ tokens, unless it has
   // `allowed_bytes` at most.
   absl::Status CheckLength(size_t text_bytes, size_t allowed_bytes = 0) const;

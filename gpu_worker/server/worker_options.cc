@@ -29,11 +29,13 @@ constexpr uint64_t kMinTraceBytes = 4096;
 
 void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
   CLI::App& app = settings->app();
-  app.add_option("--model", options->model_folder,
-                 "Model folder (Hugging Face layout: config.json, safetensors, tokenizer.json)")
+  app.add_option(
+         "--model", options->model_folder,
+         "Model folder (Hugging Face layout: config.json, safetensors, tokenizer.json), or a GGUF "
+         "file (of a split one, any part)")
       ->group(kModelGroup);
   app.add_option("--served-model-name", options->served_model_name,
-                 "Name that GetModelInfo gives; default: the folder's name")
+                 "Name that GetModelInfo gives; default: the folder's or the file's")
       ->group(kModelGroup);
   app.add_option("--chat-template", options->chat_template_file,
                  "File with a Jinja chat template; default: the model folder's own")
@@ -53,8 +55,9 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kModelGroup);
   app.add_option("--index-dtype", options->index_dtype,
                  "Type of the wave index; auto: as keys and values. With "
-                 "int8 more clusters are retrieved, which reads as many bytes")
-      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
+                 "int8 more clusters are retrieved, which reads as many bytes; coded: int8 and a "
+                 "code of each token, by which pages are chosen")
+      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; fp8, int4: rounded to 8 or 4 bits while they are "
@@ -215,10 +218,16 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
       ->check(
           CLI::IsMember(std::vector<std::string>(std::begin(kPolicyNames), std::end(kPolicyNames))))
       ->group(kDefaultsGroup);
-  app.add_option("--retrieval-ratio", options->retrieval_ratio,
-                 "Share of the clusters that wave attends exactly; default: as --quality says, "
-                 "0.035 with an index in int8, else 0.018")
+  app.add_option(
+         "--retrieval-ratio", options->retrieval_ratio,
+         "Share of the clusters that wave attends exactly, of the tokens with a coded index; "
+         "default: as --quality says, 0.035 with an index in int8, 0.024 with a coded one, "
+         "else 0.018")
       ->check(CLI::Range(0.0, 1.0))
+      ->group(kDefaultsGroup);
+  app.add_option("--retrieval", options->retrieval_path,
+                 "File with the ratios that 'retroinfer tune' has found for this model, by length "
+                 "of context; none: without")
       ->group(kDefaultsGroup);
   app.add_option("--quality", names->quality,
                  "How much wave retrieves: standard, or high: at most twice the bytes a step, and "
@@ -298,7 +307,8 @@ absl::Status CheckModelOptions(const WorkerOptions& options) {
         "it needs --load-format dummy");
   }
   if (options.model_folder.empty()) {
-    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
+    return absl::InvalidArgumentError(
+        "--model is missing: name a model folder or a GGUF file (see --help)");
   }
   return absl::OkStatus();
 }
@@ -344,6 +354,21 @@ void AddExposureWarnings(const ServerOptions& server, std::vector<std::string>* 
   }
 }
 
+absl::Status ReadBudgets(WorkerOptions* options) {
+  if (options->retrieval_path == "none") options->retrieval_path.clear();
+  if (options->retrieval_path.empty()) return absl::OkStatus();
+  if (options->retrieval_ratio.has_value()) {
+    return absl::InvalidArgumentError(
+        "--retrieval-ratio and --retrieval say the same thing: leave one of the two out");
+  }
+  absl::StatusOr<common::RetrievalFile> file = common::ReadRetrievalFile(options->retrieval_path);
+  if (!file.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--retrieval: ", file.status().message()));
+  }
+  options->retrieval = *std::move(file);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, WorkerOptions* options) {
@@ -362,6 +387,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   AddMeasuringOptions(&settings, options);
   AddRecordingOptions(&settings, options);
   common::AddLogOptions(&settings, &options->log);
+  settings.AddCheckFlag();
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, settings.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
   if (options->metrics_address == "none") options->metrics_address.clear();
@@ -373,7 +399,9 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   }
   options->default_attention.policy = *PolicyOfName(names.policy);
   options->quality = *RetrievalQualityNamed(names.quality);
+  RETURN_IF_ERROR(ReadBudgets(options));
   ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
+  options->checks_only = settings.checks_only();
   options->warnings = settings.warnings();
   AddExposureWarnings(options->server, &options->warnings);
   return true;

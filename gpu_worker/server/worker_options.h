@@ -19,6 +19,7 @@ struct WorkerOptions : ServedEngineOptions {
   std::string metrics_address;  // "host:port"; empty: none
   int64_t restarts = 0;         // of this service before, by its supervisor
   common::LogOptions log;
+  bool checks_only = false;                          // see Settings::checks_only()
   std::vector<std::string> warnings;                 // about what was given, for the log
   absl::Duration drain_timeout = absl::Seconds(30);  // on SIGTERM
 };

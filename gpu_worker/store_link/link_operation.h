@@ -45,6 +45,8 @@ inline kvstore::v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions
   geometry->set_num_kv_heads(options.geometry.num_kv_heads);
   geometry->set_head_dim(options.geometry.head_dim);
   geometry->set_kv_format(static_cast<uint32_t>(options.geometry.format.id));
+  geometry->set_num_window_layers(options.geometry.num_window_layers);
+  geometry->set_window_tokens(options.geometry.window_tokens);
   request.set_model_fingerprint(options.model_fingerprint);
   request.set_num_slots(options.num_slots);
   request.set_log_capacity(options.log_capacity);

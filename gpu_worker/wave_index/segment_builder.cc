@@ -253,10 +253,10 @@ void SegmentBuilder::WriteHeader(const OpenSegment& segment, uint32_t used_pages
   const SegmentLayout layout(geometry, target.num_tokens);
   std::byte* extent = arena_.host.data() + target.extent.first_page * layout.page_bytes;
   std::memset(extent + layout.index_end, 0,
-              layout.first_kv_page * layout.page_bytes - layout.index_end);
+              layout.tail_page * layout.page_bytes - layout.index_end);
   std::memset(extent, 0, layout.page_bytes);
   const SegmentHeader header{.magic = kSegmentMagic,
-                             .version = kSegmentVersion,
+                             .version = SegmentVersionOf(geometry),
                              .num_tokens = target.num_tokens,
                              .num_clusters = layout.num_clusters,
                              .num_layers = geometry.num_layers,
@@ -264,7 +264,9 @@ void SegmentBuilder::WriteHeader(const OpenSegment& segment, uint32_t used_pages
                              .head_dim = geometry.head_dim,
                              .format = static_cast<uint32_t>(geometry.format.id),
                              .used_pages = used_pages,
-                             .token_begin = static_cast<uint64_t>(target.token_begin)};
+                             .token_begin = static_cast<uint64_t>(target.token_begin),
+                             .num_window_layers = geometry.num_window_layers,
+                             .window_tokens = geometry.window_tokens};
   std::memcpy(extent, &header, sizeof(header));
 }
 

@@ -20,6 +20,10 @@ struct WaveIndexSettings {
   // Ratios alone starve short contexts: so many clusters are retrieved, and at least as many
   // estimated as retrieved, where there are so many.
   int32_t min_retrieved = 64;
+  // Where tokens have codes: the clusters whose codes a step reads, as a share and at least so
+  // many. Retrieved is then a share of the tokens, in pages of these clusters.
+  double candidate_ratio = 0;
+  int32_t min_candidates = 0;
 };
 
 }  // namespace retroinfer

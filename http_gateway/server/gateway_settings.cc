@@ -197,8 +197,10 @@ absl::StatusOr<bool> ParseGatewaySettings(int argc, const char* const* argv,
   parser.AddByteSize("--max-body-bytes", &body_bytes, "Largest request body")->group(kServerGroup);
   AddWorkerOptions(&parser, settings, &worker_api_key_file);
   common::AddLogOptions(&parser, &settings->log);
+  parser.AddCheckFlag();
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, parser.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
+  settings->checks_only = parser.checks_only();
   settings->server.limits.request.body_bytes_max = body_bytes;
   settings->gateway.page = choices.page == "on";
   settings->gateway.tool_form = ToolFormNamed(choices.tool_call_parser);

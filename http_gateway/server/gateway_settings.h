@@ -22,6 +22,7 @@ struct GatewaySettings {
   int64_t restarts = 0;                              // of this service before, by its supervisor
   absl::Duration drain_timeout = absl::Seconds(30);  // on SIGTERM
   common::LogOptions log;
+  bool checks_only = false;           // see Settings::checks_only()
   std::vector<std::string> warnings;  // about what was given, for the log
 };
 

@@ -1,4 +1,4 @@
-// A context file on its way in.
+// Receives a context file and imports its context.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace retroinfer::kvstore {
 
-// Collects the bytes in a file without a name in the cache's folder, and looks at its header as
-// soon as that is there: a file of another model, or one that must be larger than the limits of the
-// disk allow, is refused before the rest comes. What comes counts against these limits like
-// segments, and against what its header allows.
+// Collects the bytes in a file without a name in the cache's folder, and checks the header as soon
+// as it is complete: a file of another model, or a file that must be larger than the limits of the
+// disk allow, is refused before the rest comes. Bytes that were received count against the limits
+// of the disk, as segments do, and may be no more than the header allows.
 //
 // Threads: one.
 class ContextImport {
@@ -34,9 +34,9 @@ class ContextImport {
   ContextImport(Contexts* contexts, DurableTier* tier, const Hash256& tenant, common::UniqueFd file)
       : contexts_(contexts), tier_(tier), tenant_(tenant), file_(std::move(file)) {}
   absl::Status ReadHeader(std::string_view bytes);
-  // Takes room on the disk so that `bytes` fit into the file.
+  // Reserves bytes of the disk's budget so that `bytes` more fit into the file.
   absl::Status MakeRoomFor(uint64_t bytes);
-  // Gives the room of a segment back that has been written.
+  // Gives back the bytes of a segment of the file that was imported.
   void Forget(const ContextFileReader::Segment& segment);
 
   Contexts* contexts_;

@@ -49,7 +49,7 @@ absl::Status Contexts::CheckSegment(const SegmentRecord& record, SegmentName* pa
     if (record.parent != *parent || common::NameSegment(*parent, tokens) != record.name) {
       return absl::DataLossError("its tokens do not make up its name");
     }
-    const auto model = store_.attached_model();
+    const auto model = store_.context_segments().attached_model();
     if (!model.has_value() ||
         common::FingerprintHash(model->fingerprint) != record.fingerprint_hash) {
       return absl::OkStatus();  // only that model's geometry says how an image must look
@@ -95,7 +95,7 @@ absl::StatusOr<ContextVerification> Contexts::Verify(const Hash256& salt_hash,
 absl::Status Contexts::Export(const Hash256& salt_hash, std::string_view name,
                               ContextFileWriter::Sink sink) {
   ASSIGN_OR_RETURN(const ContextRecord context, Find(salt_hash, name));
-  const auto model = store_.attached_model();
+  const auto model = store_.context_segments().attached_model();
   if (!model.has_value()) return NoWorker();
   const Hash256 fingerprint = common::FingerprintHash(model->fingerprint);
   if (common::RootName(model->fingerprint, salt_hash, kSegmentVersion) != context.root) {
@@ -104,7 +104,7 @@ absl::Status Contexts::Export(const Hash256& salt_hash, std::string_view name,
   }
   ContextFileWriter writer(std::move(sink));
   RETURN_IF_ERROR(writer.Begin({.fingerprint_hash = fingerprint,
-                                .segment_version = kSegmentVersion,
+                                .segment_version = SegmentVersionOf(model->geometry),
                                 .geometry = model->geometry,
                                 .num_tokens = context.num_tokens,
                                 .num_segments = context.segments.size(),
@@ -130,18 +130,21 @@ absl::Status Contexts::Export(const Hash256& salt_hash, std::string_view name,
 
 absl::Status Contexts::CheckModel(const ContextFileHeader& header) const {
   RETURN_IF_ERROR(RequireTier().status());
-  const auto model = store_.attached_model();
+  const auto model = store_.context_segments().attached_model();
   if (!model.has_value()) return NoWorker();
-  if (header.segment_version != kSegmentVersion) {
-    return common::WithReason(absl::FailedPreconditionError(absl::StrCat(
-                                  "the file has segments of version ", header.segment_version,
-                                  ", this server reads ", kSegmentVersion)),
-                              kWrongFormatReason);
+  if (header.segment_version != kSegmentVersion &&
+      header.segment_version != kSegmentVersionWithTail) {
+    return common::WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the file has segments of version ", header.segment_version, ", this server reads ",
+            kSegmentVersion, " and ", kSegmentVersionWithTail)),
+        kWrongFormatReason);
   }
   if (!(header.geometry == model->geometry)) {
     const auto text = [](const KvGeometry& g) {
       return absl::StrCat(g.num_layers, " layers, ", g.num_kv_heads, " KV heads, head_dim ",
-                          g.head_dim, ", KV in ", std::string(g.format.name));
+                          g.head_dim, ", KV in ", std::string(g.format.name), ", ",
+                          g.num_window_layers, " window layers of ", g.window_tokens, " tokens");
     };
     return WrongModel(absl::StrCat("the file is of a model with ", text(header.geometry),
                                    "; the one that is served has ", text(model->geometry)));
@@ -213,7 +216,8 @@ absl::StatusOr<ImportedContext> Contexts::Import(const ContextFileReader& file,
   context.sink_token_ids = file.header().sink_token_ids;
   context.num_tokens = file.header().num_tokens;
   SegmentStorage& storage = store_.tier()->storage();
-  RETURN_IF_ERROR(store_.Hold(context.segments, common::SteadyNow() + kHoldTime));
+  RETURN_IF_ERROR(
+      store_.context_segments().PinForSave(context.segments, common::SteadyNow() + kHoldTime));
   std::vector<SegmentName> written;
   const auto save = [&]() -> absl::StatusOr<SaveProgress> {
     for (size_t i = 0; i < records.size(); ++i) {
@@ -227,7 +231,7 @@ absl::StatusOr<ImportedContext> Contexts::Import(const ContextFileReader& file,
     return Save(context);
   };
   const absl::StatusOr<SaveProgress> progress = save();
-  store_.Hold(context.segments, absl::InfinitePast()).IgnoreError();
+  store_.context_segments().PinForSave(context.segments, absl::InfinitePast()).IgnoreError();
   if (progress.ok() && progress->saved.has_value()) {
     return ImportedContext{*progress->saved, written.size()};
   }

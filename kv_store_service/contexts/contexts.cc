@@ -84,7 +84,7 @@ ContextListing Contexts::Describe(ContextRecord record) const {
   ContextListing listing;
   listing.record = std::move(record);
   const std::vector<SegmentName>& names = listing.record.segments;
-  const std::vector<uint64_t> pages = store_.PagesInArena(names);
+  const std::vector<uint64_t> pages = store_.context_segments().PagesInArena(names);
   for (size_t i = 0; i < names.size(); ++i) {
     const auto on_disk = store_.tier()->storage().Peek(names[i]);
     listing.in_arena += pages[i] > 0 ? 1 : 0;
@@ -101,12 +101,12 @@ ContextListing Contexts::Describe(ContextRecord record) const {
 }
 
 void Contexts::RefreshPins() {
-  KvStore::NameSet names;
+  ContextSegments::NameSet names;
   for (const ContextRecord& context : store_.tier()->storage().ListContexts()) {
     if (!context.pinned || context.expires <= absl::Now()) continue;
     names.insert(context.segments.begin(), context.segments.end());
   }
-  store_.PinNames(std::move(names));
+  store_.context_segments().PinNames(std::move(names));
 }
 
 absl::Status Contexts::CheckPinLimit(const ContextRecord& record) const {
@@ -115,7 +115,7 @@ absl::Status Contexts::CheckPinLimit(const ContextRecord& record) const {
     const auto segment = storage.Peek(name);
     return segment.has_value() ? segment->image_bytes : 0;
   };
-  KvStore::NameSet names;
+  ContextSegments::NameSet names;
   uint64_t pinned = 0;
   for (const ContextRecord& other : storage.ListContexts()) {
     if (!other.pinned) continue;
@@ -127,7 +127,7 @@ absl::Status Contexts::CheckPinLimit(const ContextRecord& record) const {
   for (const SegmentName& name : record.segments) {
     if (names.insert(name).second) added += bytes_of(name);
   }
-  const uint64_t arena = store_.arena_bytes();
+  const uint64_t arena = store_.context_segments().arena_bytes();
   if (added == 0 || pinned + added <= arena / 2) return absl::OkStatus();
   return TooManyPins(pinned, added, arena);
 }
@@ -154,13 +154,14 @@ absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(CheckNameIsFree(context));
   SegmentStorage& storage = store_.tier()->storage();
-  RETURN_IF_ERROR(store_.Hold(context.segments, common::SteadyNow() + kHoldTime));
+  RETURN_IF_ERROR(
+      store_.context_segments().PinForSave(context.segments, common::SteadyNow() + kHoldTime));
   if (absl::Status failed = failures_->Take(context.segments); !failed.ok()) {
     return absl::IsFailedPrecondition(failed) ? CacheFull(failed) : failed;
   }
   SaveProgress progress;
   std::vector<SegmentName> to_write;
-  const std::vector<uint64_t> pages = store_.PagesInArena(context.segments);
+  const std::vector<uint64_t> pages = store_.context_segments().PagesInArena(context.segments);
   for (size_t i = 0; i < context.segments.size(); ++i) {
     const auto on_disk = storage.Peek(context.segments[i]);
     if (on_disk.has_value() && i == 0 &&
@@ -176,11 +177,11 @@ absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
     }
   }
   progress.queued = to_write.size();
-  store_.PersistNow(to_write,
-                    [failures = failures_](const SegmentName& name, const absl::Status& status) {
-                      absl::MutexLock failures_lock(&failures->mutex);
-                      if (failures->of.size() < kMaxFailures) failures->of[name] = status;
-                    });
+  store_.context_segments().PersistNow(
+      to_write, [failures = failures_](const SegmentName& name, const absl::Status& status) {
+        absl::MutexLock failures_lock(&failures->mutex);
+        if (failures->of.size() < kMaxFailures) failures->of[name] = status;
+      });
   if (progress.durable < context.segments.size()) return progress;
   const absl::Time now = absl::Now();
   storage.Touch(context.segments, now);
@@ -194,7 +195,7 @@ absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
                           .created = now,
                           .expires = now + context.time_to_live};
   ASSIGN_OR_RETURN(progress.saved, PutContext(record));
-  store_.Hold(context.segments, absl::InfinitePast()).IgnoreError();
+  store_.context_segments().PinForSave(context.segments, absl::InfinitePast()).IgnoreError();
   spdlog::info("saved a context of {} segments, {} bytes{}", record.segments.size(),
                progress.saved->bytes, record.pinned ? ", pinned" : "");
   return progress;
@@ -233,7 +234,7 @@ absl::StatusOr<RemovedContext> Contexts::Remove(const Hash256& salt_hash, std::s
   SegmentStorage& storage = store_.tier()->storage();
   RETURN_IF_ERROR(storage.DeleteContext(salt_hash, name));
   RefreshPins();
-  KvStore::NameSet others;
+  ContextSegments::NameSet others;
   for (const ContextRecord& context : storage.ListContexts()) {
     others.insert(context.segments.begin(), context.segments.end());
   }
@@ -246,7 +247,7 @@ absl::StatusOr<RemovedContext> Contexts::Remove(const Hash256& salt_hash, std::s
     if (on_disk.has_value()) removed.bytes += on_disk->image_bytes;
   }
   ASSIGN_OR_RETURN(removed.segments, storage.Delete(names));
-  store_.DropFromArena(names);
+  store_.context_segments().DropFromArena(names);
   spdlog::info("removed a context and {} segments of it, {} bytes", removed.segments,
                removed.bytes);
   return removed;

@@ -44,10 +44,10 @@ struct ContextToSave {
   bool replace = false;  // the context of the same name
 };
 
-// How far the segments of a context are that is being saved.
+// How many segments of a context that is being saved are written so far.
 struct SaveProgress {
   size_t durable = 0;                   // on the disk
-  size_t queued = 0;                    // in the arena, to be written
+  size_t queued = 0;                    // in the arena, waiting to be written
   size_t missing = 0;                   // nowhere
   std::optional<ContextListing> saved;  // set: all are durable, and the context has its name
 };
@@ -73,11 +73,11 @@ struct ImportedContext {
 
 // The errors of all methods are those of the RPCs of kvstore/v1/contexts.proto.
 //
-// Threads: all methods on any thread; verification, export and import read from the disk without
-//          holding each other up. Lock order: mutex_, then the store's locks.
+// Threads: all methods on any thread. Verification, export and import read from the disk without a
+//          lock, so that none waits for another. Lock order: mutex_, then the store's locks.
 class Contexts {
  public:
-  // Takes the pins of the contexts that are on the disk.
+  // Pins the segments of the pinned contexts that are on the disk.
   //
   // REQUIRES: `store` outlives this object and has its disk tier already, if it is to have one.
   explicit Contexts(KvStore* store);
@@ -88,7 +88,8 @@ class Contexts {
                                            bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<RemovedContext> Remove(const Hash256& salt_hash, std::string_view name)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends between two segments once `is_over` returns true; empty: it does not.
+  // Reads and checks every segment. Stops between two segments once `is_over` returns true; empty:
+  // never.
   absl::StatusOr<ContextVerification> Verify(const Hash256& salt_hash, std::string_view name,
                                              const std::function<bool()>& is_over = {});
   absl::Status Export(const Hash256& salt_hash, std::string_view name,
@@ -96,8 +97,9 @@ class Contexts {
 
   // Whether the attached model can use the file.
   absl::Status CheckModel(const ContextFileHeader& header) const;
-  // Saves what is in a file that was received; `context` gives name (empty: the file's), tenant,
-  // root and pin. Calls `done` for each segment whose image is not needed any more; may be empty.
+  // Saves the context of a file that was received. `context` gives the name (empty: the file's),
+  // the tenant, the root and the pin. Calls `done` (may be empty) for each segment of the file
+  // whose image is not needed any more.
   absl::StatusOr<ImportedContext> Import(const ContextFileReader& file, ContextToSave context,
                                          const std::function<void(size_t)>& done)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -108,7 +110,8 @@ class Contexts {
   struct Failures;  // of writes, shared with callbacks
 
   absl::StatusOr<ContextRecord> Find(const Hash256& salt_hash, std::string_view name) const;
-  // ALREADY_EXISTS (CONTEXT_EXISTS) where `context` would take another one's name unasked.
+  // Returns ALREADY_EXISTS (CONTEXT_EXISTS) if there is a context of the same name and
+  // context.replace is not set.
   absl::Status CheckNameIsFree(const ContextToSave& context) const;
   ContextListing Describe(ContextRecord record) const;
   absl::StatusOr<ContextListing> PutContext(const ContextRecord& record)

@@ -8,6 +8,7 @@
 #include "common/status/status_macros.h"
 #include "kv_store_service/directory/arena_segments.h"
 #include "kv_store_service/directory/segment_checks.h"
+#include "kv_store_service/mapping/cluster_map.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -55,7 +56,8 @@ absl::Status ArenaSegments::Declare(const Declaration& part, ReadImages images) 
   return absl::OkStatus();
 }
 
-absl::Status ArenaSegments::DeclareSegment(const DeclaredSegment& segment, ReadImages& images) {
+absl::Status ArenaSegments::DeclareSegment(const DeclaredSegment& segment,
+                                           const ReadImages& images) {
   ExtentRecord extent = segment.extent;
   if (!extent.committed()) return absl::InvalidArgumentError("it is not committed");
   if (directory_.FindExtent(extent.id) != nullptr) {
@@ -71,7 +73,8 @@ absl::Status ArenaSegments::DeclareSegment(const DeclaredSegment& segment, ReadI
   return absl::OkStatus();
 }
 
-absl::Status ArenaSegments::DeclareSequence(const DeclaredSequence& sequence, ReadImages& images) {
+absl::Status ArenaSegments::DeclareSequence(const DeclaredSequence& sequence,
+                                            const ReadImages& images) {
   if (sequence.sequence_id >= kOwnSequences || directory_.FindSequence(sequence.sequence_id)) {
     return absl::InvalidArgumentError("it occurs twice, or its number is the store's");
   }
@@ -99,7 +102,8 @@ absl::Status ArenaSegments::DeclareSequence(const DeclaredSequence& sequence, Re
   return directory_.DeclareSequence(sequence.sequence_id, sequence.extents, sequence.num_cached);
 }
 
-absl::Status ArenaSegments::TakeExtents(const DeclaredSequence& sequence, ReadImages& images) {
+absl::Status ArenaSegments::TakeExtents(const DeclaredSequence& sequence,
+                                        const ReadImages& images) {
   std::vector<const ExtentRecord*> taken;
   absl::Status status;
   for (size_t i = 0; i < sequence.extents.size(); ++i) {
@@ -123,26 +127,27 @@ absl::Status ArenaSegments::TakeExtents(const DeclaredSequence& sequence, ReadIm
     break;
   }
   if (status.ok()) return status;
-  for (const ExtentRecord* extent : taken) {
-    clusters_.Erase(extent->id);
-    allocator_.Free(extent->pages);
-  }
+  for (const ExtentRecord* extent : taken) Free(*extent);
   return status;
 }
 
-absl::Status ArenaSegments::TakeExtent(const ExtentRecord& extent, ReadImages& images) {
+absl::Status ArenaSegments::TakeExtent(const ExtentRecord& extent, const ReadImages& images) {
   if (extent.id == 0 || extent.id > kExtentIdMax) {
     return absl::InvalidArgumentError(absl::StrCat("an extent with id ", extent.id));
   }
   last_extent_id_ = std::max(last_extent_id_, extent.id);
   RETURN_IF_ERROR(CheckTokens(extent.reserved_tokens));
   RETURN_IF_ERROR(allocator_.Take(extent.pages));
-  absl::Status status = TakeClusters(extent, images);
-  if (!status.ok()) allocator_.Free(extent.pages);
+  const absl::Status status = CheckImage(extent, images);
+  if (!status.ok()) {
+    allocator_.Free(extent.pages);
+    return status;
+  }
+  if (extent.committed()) num_clusters_ += NumClusters(geometry_, extent.reserved_tokens);
   return status;
 }
 
-absl::Status ArenaSegments::TakeClusters(const ExtentRecord& extent, ReadImages& images) {
+absl::Status ArenaSegments::CheckImage(const ExtentRecord& extent, const ReadImages& images) const {
   if (!extent.committed()) {
     const uint32_t max_pages = MaxImagePages(geometry_, extent.reserved_tokens);
     if (extent.pages.count == max_pages) return absl::OkStatus();
@@ -155,20 +160,10 @@ absl::Status ArenaSegments::TakeClusters(const ExtentRecord& extent, ReadImages&
     return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " has no image"));
   }
   RETURN_IF_ERROR(found->second.status());
-  SegmentImage& image = *found->second;
-  if (image.used_pages != extent.pages.count) {
-    return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " has ",
-                                                   extent.pages.count, " pages, its segment ",
-                                                   image.used_pages));
-  }
-  InsertClusters(extent, std::move(image));
-  return absl::OkStatus();
-}
-
-void ArenaSegments::InsertClusters(const ExtentRecord& extent, SegmentImage image) {
-  if (image.clusters.empty()) return;
-  clusters_.Insert(extent.id, extent.pages.first, geometry_.tokens_per_page(),
-                   std::move(image.clusters));
+  const uint32_t used_pages = found->second->used_pages;
+  if (used_pages == extent.pages.count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " has ", extent.pages.count,
+                                                 " pages, its segment ", used_pages));
 }
 
 }  // namespace retroinfer::kvstore

@@ -11,18 +11,19 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "kv_store_service/directory/segment_checks.h"
+#include "kv_store_service/mapping/cluster_map.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-// How often at most a request is tried with less of what is cached.
+// How often at most a reservation is planned anew with fewer cached segments.
 constexpr size_t kStepsOfCached = 32;
 
 // `progress` changes as long as room comes.
 absl::Status DiskTakesTheRoom(uint64_t sequence_id, const std::string& progress) {
   return common::WithReason(
       absl::AbortedError(absl::StrCat("segments on their way between arena and disk, or extents of "
-                                      "a former worker, take the room for sequence ",
+                                      "an expired lease, take the room for sequence ",
                                       sequence_id, "; try again soon")),
       kWaitsForDiskReason, {{"progress", progress}});
 }
@@ -45,9 +46,9 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
     return InProgress(request.segments[cached.size()].identity->name, *found.in_progress,
                       request.sequence_id);
   }
-  std::optional<Room> room;
+  std::optional<ReservationPlan> plan;
   if (!request.cached_only) {
-    ASSIGN_OR_RETURN(room, FindRoom(request, !compute_anyway, Dear::kCachedGoesToo, cached));
+    ASSIGN_OR_RETURN(plan, PlanExtents(request, !compute_anyway, Evictable::kCached, cached));
   }
   const bool are_compared =
       request.sequence_id >= kOwnSequences ||
@@ -59,8 +60,8 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   }
   reservation.extents = std::move(cached);
   reservation.num_cached = reservation.extents.size();
-  if (room.has_value()) {
-    TakeRoom(request, *room, &reservation);
+  if (plan.has_value()) {
+    Allocate(request, *plan, &reservation);
     NoteWanted(request, &reservation);
   }
   CountQuery(request, reservation.num_cached);
@@ -73,7 +74,7 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
 absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
                                                       std::vector<ExtentRecord> held,
                                                       std::span<const SegmentWanted> missing,
-                                                      Dear dear) {
+                                                      Evictable evictable) {
   RI_CHECK(sequence_id >= kOwnSequences);
   ReserveRequest request{.sequence_id = sequence_id};
   for (const ExtentRecord& extent : held) {
@@ -86,10 +87,11 @@ absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
     }
     request.segments.push_back(segment);
   }
-  ASSIGN_OR_RETURN(const Room room, FindRoom(request, /*may_wait=*/false, dear, held));
+  ASSIGN_OR_RETURN(const ReservationPlan plan,
+                   PlanExtents(request, /*may_wait=*/false, evictable, held));
   Reservation reservation{std::move(held)};
   reservation.num_cached = reservation.extents.size();
-  TakeRoom(request, room, &reservation);
+  Allocate(request, plan, &reservation);
   for (size_t i = reservation.num_cached; i < reservation.extents.size(); ++i) {
     NoteWanted(*request.segments[i].identity, &reservation.extents[i]);
   }
@@ -97,53 +99,51 @@ absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
   return reservation;
 }
 
-absl::StatusOr<Room> ArenaSegments::FindRoom(const ReserveRequest& request, bool may_wait,
-                                             Dear dear, std::vector<ExtentRecord>& cached) const {
+absl::StatusOr<ReservationPlan> ArenaSegments::PlanExtents(
+    const ReserveRequest& request, bool may_wait, Evictable evictable,
+    std::vector<ExtentRecord>& cached) const {
   const auto pages_of = [&](const SegmentWanted& wanted) {
     return MaxImagePages(geometry_, wanted.num_tokens);
   };
   std::vector<uint32_t> counts;  // of all segments
   for (const SegmentWanted& wanted : request.segments) counts.push_back(pages_of(wanted));
   const std::span<const uint32_t> missing = std::span(counts).subspan(cached.size());
-  const RoomSearch search(allocator_, directory_, kept_,
-                          SegmentLayout(geometry_, kPrefillSegmentTokens).max_pages);
-  if (auto room = search.Find(missing, cached, false)) return *std::move(room);
-  if (may_wait && RoomIsComing()) {
+  const ReservationPlanner planner(allocator_, directory_, pinned_,
+                                   SegmentLayout(geometry_, kPrefillSegmentTokens).max_pages);
+  if (auto plan = planner.Plan(missing, cached, false)) return *std::move(plan);
+  if (may_wait && WillFreePages()) {
     return DiskTakesTheRoom(request.sequence_id,
                             absl::StrCat(directory_.num_unpinned(), " ", withheld_pages_, " ",
                                          directory_.num_committed()));
   }
-  // A pin keeps no request out: what it holds is on the disk.
-  if (dear != Dear::kStays) {
-    if (auto room = search.Find(missing, cached, true)) return *std::move(room);
+  // A pin keeps no request out: pinned segments are on the disk as well.
+  if (evictable != Evictable::kUnpinned) {
+    if (auto plan = planner.Plan(missing, cached, true)) return *std::move(plan);
   }
-  // Where what is cached is in the way of the rest, less of it is used.
+  // Cached segments may lie in the way of the rest: fewer of them are shared then.
   const size_t step = std::max<size_t>(1, cached.size() / kStepsOfCached);
-  for (size_t left = dear == Dear::kCachedGoesToo ? cached.size() : 0; left > 0;) {
+  for (size_t left = evictable == Evictable::kCached ? cached.size() : 0; left > 0;) {
     left -= std::min(left, step);
     const std::span<const ExtentRecord> shared = std::span(cached).first(left);
-    auto room = search.Find(std::span(counts).subspan(left), shared, true);
-    if (!room.has_value()) continue;
+    auto plan = planner.Plan(std::span(counts).subspan(left), shared, true);
+    if (!plan.has_value()) continue;
     cached.resize(left);
-    return *std::move(room);
+    return *std::move(plan);
   }
   return ArenaFull(request.sequence_id,
                    std::accumulate(missing.begin(), missing.end(), uint64_t{0}), missing.size());
 }
 
-void ArenaSegments::TakeRoom(const ReserveRequest& request, const Room& room,
+void ArenaSegments::Allocate(const ReserveRequest& request, const ReservationPlan& plan,
                              Reservation* reservation) {
-  for (const uint64_t id : room.evicted_ids) {
-    allocator_.Free(directory_.Evict(id).pages);
-    clusters_.Erase(id);
-  }
-  counters_.evictions += room.evicted_ids.size();
-  for (size_t i = 0; i < room.extents.size(); ++i) {
-    RI_CHECK(allocator_.Take(room.extents[i]).ok());
+  for (const uint64_t id : plan.evicted_ids) Free(directory_.Evict(id));
+  counters_.evictions += plan.evicted_ids.size();
+  for (size_t i = 0; i < plan.extents.size(); ++i) {
+    RI_CHECK(allocator_.Take(plan.extents[i]).ok());
     const SegmentWanted& wanted = request.segments[reservation->num_cached + i];
     ExtentRecord& extent = reservation->extents.emplace_back();
     extent.id = ++last_extent_id_;
-    extent.pages = room.extents[i];
+    extent.pages = plan.extents[i];
     extent.sequence_id = request.sequence_id;
     extent.reserved_tokens = wanted.num_tokens;
   }
@@ -152,9 +152,13 @@ void ArenaSegments::TakeRoom(const ReserveRequest& request, const Room& room,
 bool ArenaSegments::EvictNamed(const common::SegmentName& name) {
   const ExtentRecord* segment = directory_.FindNamed(name);
   if (segment == nullptr || segment->references > 0) return false;
-  clusters_.Erase(segment->id);
-  allocator_.Free(directory_.Evict(segment->id).pages);
+  Free(directory_.Evict(segment->id));
   return true;
+}
+
+void ArenaSegments::Free(const ExtentRecord& extent) {
+  allocator_.Free(extent.pages);
+  if (extent.committed()) num_clusters_ -= NumClusters(geometry_, extent.reserved_tokens);
 }
 
 absl::Status ArenaSegments::ArenaFull(uint64_t sequence_id, uint64_t needed_pages,
@@ -263,7 +267,7 @@ absl::StatusOr<std::vector<ExtentRecord>> ArenaSegments::Commit(
   for (const SegmentToCommit& segment : segments) {
     const ExtentRecord& extent = *directory_.FindExtent(segment.extent_id);
     if (!extent.committed()) {
-      SegmentImage& image = *images.at(segment.extent_id);
+      const SegmentImage& image = *images.at(segment.extent_id);
       std::shared_ptr<const SegmentKey> key;
       if (segment.identity.has_value()) {
         key = std::make_shared<const SegmentKey>(SegmentKey{fingerprint_, *segment.identity});
@@ -271,7 +275,7 @@ absl::StatusOr<std::vector<ExtentRecord>> ArenaSegments::Commit(
       const PageRun tail = directory_.Commit(segment.extent_id, segment.token_begin,
                                              image.used_pages, std::move(key));
       if (tail.count > 0) allocator_.Free(tail);
-      InsertClusters(extent, std::move(image));
+      num_clusters_ += NumClusters(geometry_, extent.reserved_tokens);
     }
     records.push_back(extent);
   }
@@ -281,8 +285,7 @@ absl::StatusOr<std::vector<ExtentRecord>> ArenaSegments::Commit(
 uint64_t ArenaSegments::Release(uint64_t sequence_id) {
   uint64_t freed = 0;
   for (const ExtentRecord& extent : directory_.RemoveSequence(sequence_id)) {
-    clusters_.Erase(extent.id);
-    allocator_.Free(extent.pages);
+    Free(extent);
     freed += extent.pages.count;
   }
   return freed;
@@ -293,13 +296,12 @@ uint64_t ArenaSegments::ReleaseAll(std::vector<PageRun>* unfinished) {
   for (const uint64_t id : directory_.SequenceIds()) {
     if (id >= kOwnSequences) continue;
     for (const ExtentRecord& extent : directory_.RemoveSequence(id)) {
-      clusters_.Erase(extent.id);
       if (unfinished != nullptr && !extent.committed()) {
         unfinished->push_back(extent.pages);
         withheld_pages_ += extent.pages.count;
         continue;
       }
-      allocator_.Free(extent.pages);
+      Free(extent);
       freed += extent.pages.count;
     }
   }

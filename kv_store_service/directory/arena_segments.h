@@ -15,9 +15,8 @@
 #include "common/log/check.h"
 #include "kv_store_service/arena/extent_allocator.h"
 #include "kv_store_service/directory/image_reading.h"
-#include "kv_store_service/directory/room_search.h"
+#include "kv_store_service/directory/reservation_planner.h"
 #include "kv_store_service/directory/segment_directory.h"
-#include "kv_store_service/mapping/cluster_map.h"
 
 namespace retroinfer::kvstore {
 
@@ -71,15 +70,14 @@ struct PrefixCounters {
 // Sequences from here on are the store's own: segments that it reads back from the disk.
 inline constexpr uint64_t kOwnSequences = uint64_t{1} << 63;
 
-// Joins the extent allocator, the segment directory and the cluster map, so that each operation
-// happens in all three or in none. Keeps named segments that no sequence references until their
-// room is needed.
+// Joins the extent allocator and the segment directory, so that each operation happens in both or
+// in neither. Keeps named segments that no sequence references until their room is needed.
 //
-// It never touches a page: what must be read from the arena is read by its caller, between two
-// calls and without a lock (image_reading.h).
+// ArenaSegments never touches a page: what must be read from the arena is read by the caller,
+// between two calls and without a lock (image_reading.h).
 //
 // Threads: one at a time.
-// Owns:    page numbers and private copies of the segments' indices.
+// Owns:    page numbers; no bytes of segments.
 class ArenaSegments {
  public:
   // REQUIRES: CheckGeometry(geometry) is OK.
@@ -88,10 +86,10 @@ class ArenaSegments {
   // Names the model whose segments are found and committed from now on.
   void SetFingerprint(const common::Hash256& fingerprint) { fingerprint_ = fingerprint; }
 
-  // Segments of these names are evicted only where there is no room otherwise, as long as they take
-  // at most half of the arena.
+  // Pins the segments of these names: they are evicted only where a reservation has no room
+  // otherwise, as long as they take at most half of the arena.
   // REQUIRES: `names` outlives the object.
-  void KeepNamed(const absl::flat_hash_set<common::SegmentName>* names) { kept_ = names; }
+  void SetPinnedNames(const absl::flat_hash_set<common::SegmentName>* names) { pinned_ = names; }
 
   // References the longest leading run of named segments that are committed and reserves an extent
   // for each other element, all or nothing. Evicts unreferenced segments, the one released first
@@ -113,22 +111,27 @@ class ArenaSegments {
   //          ARENA_FULL), with the numbers. Unless `compute_anyway`, ABORTED: with reason
   //          SEGMENT_IN_PROGRESS if another sequence computes the next named segment, with
   //          WAITS_FOR_DISK if it is being read from the disk, or if there is no room and
-  //          RoomIsComing().
+  //          WillFreePages().
   absl::StatusOr<Reservation> Reserve(const ReserveRequest& request, bool compute_anyway = false);
 
-  // What goes where a reservation has no room otherwise: segments of KeepNamed(), and at last
-  // cached ones of the reservation itself.
-  enum class Dear { kStays, kKeptGoes, kCachedGoesToo };
+  // What may be evicted where a reservation has no room otherwise. Each value includes those above.
+  enum class Evictable {
+    kUnpinned,  // segments without references
+    kPinned,    // segments of SetPinnedNames()
+    kCached,    // cached segments of the reservation itself, from its end
+  };
 
   // Reserves extents for named segments that the store reads back, for a sequence of its own, which
-  // references `held` as well: what its room must not take, unless `dear` says so. Then fewer of
-  // them are referenced (Reservation::num_cached), and the others get extents to be read into.
-  // Errors as Reserve(); ABORTED, too, if one of the segments is there or on its way already.
+  // references `held` as well. Those are not evicted for its room, unless `evictable` is kCached:
+  // then fewer of them may be referenced (Reservation::num_cached), and the others get extents to
+  // be read into. Errors as Reserve(); ABORTED, too, if one of the segments is there or on its way
+  // already.
   //
   // REQUIRES: sequence_id >= kOwnSequences and new; `missing` have identities, CheckTokens() is OK,
   //           and no two have the same name.
   absl::StatusOr<Reservation> ReserveOwn(uint64_t sequence_id, std::vector<ExtentRecord> held,
-                                         std::span<const SegmentWanted> missing, Dear dear);
+                                         std::span<const SegmentWanted> missing,
+                                         Evictable evictable);
 
   // The first half of a commit: checks everything but the images, and returns those. On an error
   // nobody waits for these segments any more.
@@ -170,9 +173,9 @@ class ArenaSegments {
   // Evicts the named segment if it is there and nothing uses it. Returns whether it did.
   bool EvictNamed(const common::SegmentName& name);
 
-  // Whether room will come although no sequence ends: segments are on their way from or to the
-  // disk, or a former worker may still write to pages.
-  bool RoomIsComing() const {
+  // Whether pages will come free although no sequence ends: segments are on their way from or to
+  // the disk, or pages are withheld for an expired lease.
+  bool WillFreePages() const {
     return withheld_pages_ > 0 || directory_.pinned_pages() > 0 ||
            directory_.HasSequenceFrom(kOwnSequences);
   }
@@ -196,7 +199,8 @@ class ArenaSegments {
   const PrefixCounters& counters() const { return counters_; }
   const ExtentAllocator& allocator() const { return allocator_; }
   const SegmentDirectory& directory() const { return directory_; }
-  const ClusterMap& clusters() const { return clusters_; }
+  // Entries of the cluster mapping table: clusters of all committed segments.
+  uint64_t num_clusters() const { return num_clusters_; }
   uint64_t withheld_pages() const { return withheld_pages_; }
 
  private:
@@ -214,13 +218,15 @@ class ArenaSegments {
   const ExtentRecord* FindExact(const SegmentWanted& wanted, uint64_t token_begin) const;
   static absl::Status InProgress(const common::SegmentName& name, const ExtentRecord& other,
                                  uint64_t sequence_id);
-  // Finds room for the segments behind the cached ones, of which fewer are left in `cached` if
-  // there is no room otherwise and `dear` says so. `may_wait`: says that room is coming, rather
-  // than give up what is dear.
-  absl::StatusOr<Room> FindRoom(const ReserveRequest& request, bool may_wait, Dear dear,
-                                std::vector<ExtentRecord>& cached) const;
-  // Adds extents for those segments.
-  void TakeRoom(const ReserveRequest& request, const Room& room, Reservation* reservation);
+  // Plans extents for the segments behind the cached ones, of which fewer are left in `cached` if
+  // there is no room otherwise and `evictable` is kCached. `may_wait`: says that pages will come
+  // free, rather than evict what is pinned or cached.
+  absl::StatusOr<ReservationPlan> PlanExtents(const ReserveRequest& request, bool may_wait,
+                                              Evictable evictable,
+                                              std::vector<ExtentRecord>& cached) const;
+  // Evicts and allocates as planned; adds the extents to the reservation.
+  void Allocate(const ReserveRequest& request, const ReservationPlan& plan,
+                Reservation* reservation);
   // Notes in those extents which segments they are reserved for.
   static void NoteWanted(const ReserveRequest& request, Reservation* reservation);
   static void NoteWanted(const SegmentIdentity& wanted, ExtentRecord* extent);
@@ -232,23 +238,24 @@ class ArenaSegments {
   // Nobody may wait for what will not come.
   void AbandonWanted(uint64_t sequence_id, std::span<const SegmentToCommit> segments);
   bool CanBeRead(const ExtentRecord& extent) const;
-  absl::Status DeclareSegment(const DeclaredSegment& segment, ReadImages& images);
-  absl::Status DeclareSequence(const DeclaredSequence& sequence, ReadImages& images);
+  absl::Status DeclareSegment(const DeclaredSegment& segment, const ReadImages& images);
+  absl::Status DeclareSequence(const DeclaredSequence& sequence, const ReadImages& images);
   // Takes the pages of extents that are not known yet, all or nothing.
-  absl::Status TakeExtents(const DeclaredSequence& sequence, ReadImages& images);
-  // Takes the pages and the clusters of one extent, or nothing.
-  absl::Status TakeExtent(const ExtentRecord& extent, ReadImages& images);
-  absl::Status TakeClusters(const ExtentRecord& extent, ReadImages& images);
-  void InsertClusters(const ExtentRecord& extent, SegmentImage image);
+  absl::Status TakeExtents(const DeclaredSequence& sequence, const ReadImages& images);
+  // Takes the pages of one extent whose image fits, or nothing.
+  absl::Status TakeExtent(const ExtentRecord& extent, const ReadImages& images);
+  absl::Status CheckImage(const ExtentRecord& extent, const ReadImages& images) const;
+  // Gives back the pages of an extent that has left the directory.
+  void Free(const ExtentRecord& extent);
 
   const KvGeometry geometry_;
   ExtentAllocator allocator_;
   SegmentDirectory directory_;
-  ClusterMap clusters_;
+  uint64_t num_clusters_ = 0;
   uint64_t last_extent_id_ = 0;
   uint64_t withheld_pages_ = 0;
   common::Hash256 fingerprint_;
-  const absl::flat_hash_set<common::SegmentName>* kept_ = nullptr;
+  const absl::flat_hash_set<common::SegmentName>* pinned_ = nullptr;
   PrefixCounters counters_;
 };
 

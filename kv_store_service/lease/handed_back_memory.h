@@ -17,11 +17,11 @@ struct HandedBackMemory {
   std::shared_ptr<WorkerPlane> plane;
 };
 
-// Maps and checks it.
+// Maps the arena and the data plane that a worker hands back, and checks them.
 //
-// Returns: INVALID_ARGUMENT if it is not sealed memory, or an arena of more than `arena_bytes_max`,
-//          or does not fit what the worker declared; FAILED_PRECONDITION if another worker had the
-//          arena since.
+// Returns: INVALID_ARGUMENT if one of them is not sealed memory, the arena has more than
+//          `arena_bytes_max` bytes, or the plane does not fit what the worker declared;
+//          FAILED_PRECONDITION if another worker had the arena since.
 absl::StatusOr<HandedBackMemory> AdoptHandedBackMemory(common::UniqueFd arena_fd,
                                                        common::UniqueFd plane_fd,
                                                        const AttachParameters& declared,

@@ -28,6 +28,13 @@ bool Take(const std::map<std::string, std::string>& fields, const char* name, T*
   return field != fields.end() && absl::SimpleAtoi(field->second, value);
 }
 
+// Only of models that have window layers: without these lines there are none.
+std::string WindowLines(const KvGeometry& geometry) {
+  if (!geometry.has_window_layers()) return "";
+  return absl::StrCat("\nnum_window_layers ", geometry.num_window_layers, "\nwindow_tokens ",
+                      geometry.window_tokens);
+}
+
 bool ProcessIsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno != ESRCH; }
 
 }  // namespace
@@ -38,8 +45,8 @@ absl::Status StateFile::Write(const StateNote& note) {
       absl::StrCat(kFirstLine, "\nworker_pid ", note.worker_pid, "\narena_bytes ", note.arena_bytes,
                    "\nnum_layers ", note.geometry.num_layers, "\nnum_kv_heads ",
                    note.geometry.num_kv_heads, "\nhead_dim ", note.geometry.head_dim, "\ndtype ",
-                   static_cast<uint32_t>(note.geometry.format.id), "\nfingerprint ",
-                   absl::BytesToHexString(note.model_fingerprint), "\n"));
+                   static_cast<uint32_t>(note.geometry.format.id), WindowLines(note.geometry),
+                   "\nfingerprint ", absl::BytesToHexString(note.model_fingerprint), "\n"));
 }
 
 void StateFile::Remove() { ::unlink(path_.c_str()); }
@@ -61,7 +68,10 @@ std::optional<StateNote> ParseStateNote(const std::string& text) {
                           Take(fields, "num_layers", &note.geometry.num_layers) &&
                           Take(fields, "num_kv_heads", &note.geometry.num_kv_heads) &&
                           Take(fields, "head_dim", &note.geometry.head_dim) &&
-                          Take(fields, "dtype", &format_number);
+                          Take(fields, "dtype", &format_number) &&
+                          (!fields.contains("num_window_layers") ||
+                           (Take(fields, "num_window_layers", &note.geometry.num_window_layers) &&
+                            Take(fields, "window_tokens", &note.geometry.window_tokens)));
   const absl::StatusOr<KvFormat> format = KvFormatOfNumber(format_number);
   std::optional<std::string> fingerprint = common::BytesOfHexDigits(fields["fingerprint"]);
   if (!understood || !format.ok() || !fingerprint) return std::nullopt;

@@ -47,13 +47,15 @@ struct Attachment {
 // Returns a new token. INTERNAL without random bytes.
 absl::StatusOr<std::string> NewAttachToken();
 
-// Threads: one at a time. It only knows and checks; memory and segments are its owner's.
+// Threads: one at a time.
+// Owns:    the attachment; it knows and checks who may call, and touches neither memory nor
+// segments.
 class WorkerLease {
  public:
   // Life: kStarting -> kReady by SetReady(), when there is an arena; or kStarting ->
   // kAwaitingAdoption by AwaitAdoption() -> kReady, or back to kStarting by GiveUpAdoption().
   void AwaitAdoption(const StateNote& note);
-  // Returns the worker that is waited for.
+  // Returns the worker that a restarted store waits for; nothing if it waits for none.
   const std::optional<StateNote>& awaited() const { return awaited_; }
   void GiveUpAdoption();
   void SetReady();
@@ -62,18 +64,18 @@ class WorkerLease {
 
   // Whether a worker may attach now: errors as of AttachWorker in kv_store.proto.
   absl::Status CheckAttach(const AttachParameters& parameters) const;
-  // Begins an attachment, in place of one that has no lease. Returns that one.
+  // Begins an attachment. It replaces an attachment without lease, which is returned.
   //
   // REQUIRES: nobody has a lease.
   std::optional<Attachment> Begin(Attachment attachment);
 
-  // Whether `token` is that of the present attachment, compared in constant time; else
-  // PERMISSION_DENIED.
+  // Returns PERMISSION_DENIED unless `token` is that of the present attachment. Compares in
+  // constant time.
   absl::Status CheckToken(const std::string& token) const;
-  // Whether the attachment of `token` waits for its connection, of that kind; else
-  // PERMISSION_DENIED.
+  // Returns PERMISSION_DENIED unless the attachment of `token` waits for its worker's connection,
+  // to claim descriptors or, with `hand_back`, to hand memory back.
   absl::Status CheckClaim(const std::string& token, bool hand_back) const;
-  // Makes the attachment the lease of that process. With hand_back the declaration is due.
+  // Makes the attachment the lease of process `pid`. With hand_back a declaration is due next.
   //
   // REQUIRES: there is an attachment with a plane and without a lease.
   void Start(pid_t pid, std::shared_ptr<WorkerPlane> plane);
@@ -89,9 +91,9 @@ class WorkerLease {
   // Returns: PERMISSION_DENIED; FAILED_PRECONDITION if nothing is to be declared, or after a part
   //          that was refused: the memory is to be handed back again.
   absl::Status BeginPart(const std::string& token, uint64_t index);
-  // Notes that the part that was begun last is known now, and whether it was the last one.
+  // Notes that the part of the last BeginPart() was taken over. `was_last`: no part follows.
   void EndPart(bool was_last);
-  // No part is taken from now on.
+  // Refuses all further parts, after one that did not fit.
   void RefuseDeclaration() { declaration_ = Declaration::kRefused; }
 
   // Ends the attachment and returns it. REQUIRES: there is one.

@@ -19,8 +19,8 @@ struct PlaneSizes {
   uint32_t request_capacity = 0;
 };
 
-// Making one touches all its memory, up to 1.2 GiB, and builds tables of the size of the arena; so
-// does ending one. Neither belongs under a lock that calls take.
+// To make a plane touches all its memory, up to 1.2 GiB, and builds tables of the size of the
+// arena; to end one gives all of that back. Neither belongs under a lock that calls take.
 //
 // Threads: Start() and Stop() one at a time; the rest on any thread.
 // Owns:    the memory and the thread.
@@ -36,8 +36,8 @@ class WorkerPlane {
                                                            uint64_t arena_pages,
                                                            const Watermarks& watermarks,
                                                            const MakeMemory& make_memory);
-  // Takes the memory of an earlier store process over. The log's beginning is not known then: it is
-  // ignored until a kReset.
+  // Takes over the memory of an earlier store process's plane. The beginning of its log is not
+  // known: entries are ignored until a kReset.
   //
   // Returns: INVALID_ARGUMENT if it is not sealed memory with a data plane of these sizes;
   //          FAILED_PRECONDITION if it says that the arena was given to another worker.
@@ -52,8 +52,8 @@ class WorkerPlane {
   // Waits for the thread: at most one round and one sleep.
   void Stop() { server_.Stop(); }
 
-  // Tells the worker of this plane, for ever, that the arena is another one's.
-  void SayArenaTaken() { plane_.arena_taken().store(1, std::memory_order_seq_cst); }
+  // Tells the worker of this plane, for ever, that another worker has the arena.
+  void NotifyArenaTaken() { plane_.arena_taken().store(1, std::memory_order_seq_cst); }
 
   uint64_t num_bytes() const { return plane_.header().total_bytes; }
   int fd() const { return memory_.fd(); }

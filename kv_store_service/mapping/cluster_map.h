@@ -1,12 +1,18 @@
 // The cluster half of the cluster mapping table: cluster -> pages of the arena.
+//
+// The table is what the segments say of themselves: each begins with the first page and the size of
+// every cluster (common/kv/segment_layout.h). The store keeps no copy, so the table takes no memory
+// of the store. A worker can change the bytes of its segments at any time: each look-up copies the
+// entries of one (layer, KV head) and checks them, as the commit did.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-#include <unordered_map>
+#include <span>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "common/kv/kv_geometry.h"
 #include "common/kv/segment_layout.h"
 #include "kv_store_service/arena/extent_allocator.h"
 
@@ -14,43 +20,48 @@ namespace retroinfer::kvstore {
 
 // Where one cluster is.
 struct ClusterPages {
-  PageRun pages;            // in the arena; count 0 for an empty cluster
+  PageRun pages;            // count 0 for an empty cluster
   uint32_t num_tokens = 0;  // in those pages
 
   friend bool operator==(const ClusterPages&, const ClusterPages&) = default;
 };
 
-// Threads: one at a time.
-// Owns:    the entries of all committed segments, 8 bytes a cluster.
+// Clusters of a segment of so many tokens, over all layers and KV heads; 0 for a block, which has
+// no index.
+uint64_t NumClusters(const KvGeometry& geometry, uint32_t num_tokens);
+
+// The table's part of one segment.
+//
+// Threads: any; the bytes may change meanwhile.
+// Owns:    nothing; the bytes outlive the object.
 class ClusterMap {
  public:
-  // Adds the clusters of a segment, checked by ReadSegmentImage().
+  // `extent`: the segment's bytes, of whole pages; they lie from page `first_page` of the arena on.
   //
-  // REQUIRES: extent_id is new; the entries count pages from `first_page`.
-  void Insert(uint64_t extent_id, PageId first_page, uint32_t tokens_per_page,
-              std::vector<ClusterEntry> clusters);
-  // Forgets a segment, if known.
-  void Erase(uint64_t extent_id);
-  void Clear();
+  // REQUIRES: it is no block (IsBlock()), and `extent` has its index.
+  ClusterMap(std::span<const std::byte> extent, PageId first_page, const KvGeometry& geometry,
+             uint32_t num_tokens);
 
-  // Returns where cluster `index` ([layers][kv_heads][clusters], row-major) of a segment is;
-  // nothing if the segment or the index is unknown.
-  std::optional<ClusterPages> Find(uint64_t extent_id, size_t index) const;
+  size_t num_heads() const { return num_heads_; }  // layers * KV heads
 
-  // Clusters of one segment; 0 if unknown.
-  size_t num_clusters(uint64_t extent_id) const;
-  // Clusters of all segments.
-  size_t num_clusters() const { return num_clusters_; }
+  // Returns where the clusters of one head (layer * kv_heads + kv_head) are, in their order.
+  // `taken` has an element for each page of the extent: marks the clusters' pages, over several
+  // calls.
+  //
+  // REQUIRES: head < num_heads(); taken->size() is the number of pages.
+  // Returns:  INVALID_ARGUMENT, naming the cluster and both values, unless each cluster's pages lie
+  //           between the index and the end of the extent and are not taken yet, radii are finite
+  //           and not negative, and the clusters have num_tokens tokens in sum.
+  // Cost:     O(clusters + pages of the head).
+  absl::StatusOr<std::vector<ClusterPages>> Find(size_t head, std::vector<bool>* taken) const;
 
  private:
-  struct Segment {
-    PageId first_page;
-    uint32_t tokens_per_page;
-    std::vector<ClusterEntry> clusters;
-  };
-
-  std::unordered_map<uint64_t, Segment> segments_;
-  size_t num_clusters_ = 0;
+  const std::span<const std::byte> extent_;
+  const PageId first_page_;
+  const KvGeometry geometry_;
+  const uint32_t num_tokens_;
+  const SegmentLayout layout_;
+  const size_t num_heads_;
 };
 
 }  // namespace retroinfer::kvstore

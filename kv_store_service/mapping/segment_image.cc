@@ -1,13 +1,15 @@
 #include "kv_store_service/mapping/segment_image.h"
 
-#include <cmath>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/block_layout.h"
 #include "common/kv/named_segment.h"
+#include "common/kv/segment_layout.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/mapping/cluster_map.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -49,20 +51,23 @@ absl::StatusOr<SegmentImage> ReadBlockImage(std::span<const std::byte> extent,
   RETURN_IF_ERROR(CheckFormat(header.format, geometry, "block"));
   RETURN_IF_ERROR(require("num_tokens", header.num_tokens, token_count));
   RETURN_IF_ERROR(require("token_begin", header.token_begin, token_begin));
-  return SegmentImage{num_pages, {}};
+  return SegmentImage{num_pages};
 }
 
 absl::Status CheckHeader(const SegmentHeader& header, const KvGeometry& geometry,
                          const SegmentLayout& layout, uint64_t token_begin, uint32_t token_count,
                          uint64_t extent_pages) {
   RETURN_IF_ERROR(RequireEqual("magic", header.magic, kSegmentMagic));
-  RETURN_IF_ERROR(RequireEqual("version", header.version, kSegmentVersion));
+  RETURN_IF_ERROR(RequireEqual("version", header.version, SegmentVersionOf(geometry)));
   RETURN_IF_ERROR(RequireEqual("num_layers", header.num_layers, geometry.num_layers));
   RETURN_IF_ERROR(RequireEqual("num_kv_heads", header.num_kv_heads, geometry.num_kv_heads));
   RETURN_IF_ERROR(RequireEqual("head_dim", header.head_dim, geometry.head_dim));
   RETURN_IF_ERROR(CheckFormat(header.format, geometry, "segment"));
   RETURN_IF_ERROR(RequireEqual("num_tokens", header.num_tokens, token_count));
   RETURN_IF_ERROR(RequireEqual("token_begin", header.token_begin, token_begin));
+  RETURN_IF_ERROR(
+      RequireEqual("num_window_layers", header.num_window_layers, geometry.num_window_layers));
+  RETURN_IF_ERROR(RequireEqual("window_tokens", header.window_tokens, geometry.window_tokens));
   RETURN_IF_ERROR(RequireEqual("num_clusters", header.num_clusters, layout.num_clusters));
   if (header.used_pages < layout.first_kv_page || header.used_pages > extent_pages) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -70,41 +75,6 @@ absl::Status CheckHeader(const SegmentHeader& header, const KvGeometry& geometry
         " (end of the index) to ", extent_pages, " (pages of the extent)"));
   }
   return absl::OkStatus();
-}
-
-// Checks the clusters of one (layer, head) and marks their pages in `taken`.
-absl::Status CheckClusters(std::span<const ClusterEntry> clusters, const KvGeometry& geometry,
-                           const SegmentLayout& layout, uint32_t token_count,
-                           std::vector<bool>* taken) {
-  uint64_t tokens = 0;
-  for (size_t i = 0; i < clusters.size(); ++i) {
-    const ClusterEntry& cluster = clusters[i];
-    if (cluster.num_tokens == 0) continue;
-    if (cluster.num_tokens > token_count) {
-      return absl::InvalidArgumentError(absl::StrCat("segment image: cluster ", i, " has ",
-                                                     cluster.num_tokens, " tokens, the segment ",
-                                                     token_count));
-    }
-    if (!(cluster.radius >= 0 && std::isfinite(cluster.radius))) {
-      return absl::InvalidArgumentError(absl::StrCat("segment image: cluster ", i, " has radius ",
-                                                     cluster.radius, ", needs a finite one >= 0"));
-    }
-    tokens += cluster.num_tokens;
-    const uint64_t end = uint64_t{cluster.first_page} + geometry.pages_of(cluster.num_tokens);
-    if (cluster.first_page < layout.first_kv_page || end > taken->size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("segment image: cluster ", i, " has pages ", cluster.first_page, " to ", end,
-                       ", needs pages from ", layout.first_kv_page, " to ", taken->size()));
-    }
-    for (uint64_t page = cluster.first_page; page < end; ++page) {
-      if ((*taken)[page]) {
-        return absl::InvalidArgumentError(absl::StrCat("segment image: page ", page, " of cluster ",
-                                                       i, " belongs to another cluster too"));
-      }
-      (*taken)[page] = true;
-    }
-  }
-  return RequireEqual("sum of the clusters' tokens", tokens, token_count);
 }
 
 // Checks that the order table of one (layer, head), little-endian, is a permutation.
@@ -147,18 +117,13 @@ absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
   std::memcpy(&header, extent.data(), sizeof(header));
   RETURN_IF_ERROR(CheckHeader(header, geometry, layout, token_begin, token_count, extent_pages));
 
-  SegmentImage image;
-  image.used_pages = header.used_pages;
+  const ClusterMap map(extent.first(size_t{header.used_pages} * layout.page_bytes),
+                       /*first_page=*/0, geometry, token_count);
   const size_t num_heads = size_t{geometry.num_layers} * geometry.num_kv_heads;
-  image.clusters.resize(num_heads * layout.num_clusters);
-  std::memcpy(image.clusters.data(), extent.data() + layout.clusters_offset,
-              image.clusters.size() * sizeof(ClusterEntry));
   std::vector<bool> taken(header.used_pages);
   std::vector<bool> seen;
   for (size_t head = 0; head < num_heads; ++head) {
-    const auto clusters =
-        std::span(image.clusters).subspan(head * layout.num_clusters, layout.num_clusters);
-    absl::Status status = CheckClusters(clusters, geometry, layout, token_count, &taken);
+    absl::Status status = map.Find(head, &taken).status();
     if (status.ok()) {
       const size_t row_bytes = token_count * sizeof(TokenOrder);
       status = CheckOrder(extent.subspan(layout.order_offset + head * row_bytes, row_bytes),
@@ -170,7 +135,7 @@ absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
                                                      head % geometry.num_kv_heads, ")"));
     }
   }
-  return image;
+  return SegmentImage{header.used_pages};
 }
 
 }  // namespace retroinfer::kvstore

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
@@ -12,18 +11,17 @@
 
 namespace retroinfer::kvstore {
 
-// What the store keeps of an image: a private copy, checked.
+// What the store notes of an image that it has checked.
 struct SegmentImage {
   uint32_t used_pages = 0;
-  std::vector<ClusterEntry> clusters;  // [layers][kv_heads][clusters]; none of a block
 };
 
 // Returns how many pages the largest image of so many tokens has, of a segment or of a block
 // (IsBlock()): an extent is reserved with so many.
 uint32_t MaxImagePages(const KvGeometry& geometry, uint32_t num_tokens);
 
-// Copies the header and cluster entries out of `extent` (the bytes of one extent, which the worker
-// can change at any time) and checks the copy.
+// Checks the header and the index of `extent` (the bytes of one extent, which the worker can change
+// at any time: each value is copied before it is checked).
 //
 // Returns: INVALID_ARGUMENT, naming the field and both values, unless the header is that of a
 //          segment with this geometry, token count and begin; used_pages fits into the extent; the
@@ -32,7 +30,7 @@ uint32_t MaxImagePages(const KvGeometry& geometry, uint32_t num_tokens);
 //          row of the order table is a permutation of the tokens. Of a block (IsBlock()): unless
 //          the header is that of a block with this geometry, token count and begin, and the extent
 //          has its pages.
-// Cost:    O(tokens * layers * heads + pages); of a block O(1).
+// Cost:    O(tokens * layers * heads + pages); of a block O(1). Memory: that of one head's index.
 absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
                                               const KvGeometry& geometry, uint64_t token_begin,
                                               uint32_t token_count);

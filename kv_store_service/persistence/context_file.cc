@@ -68,6 +68,11 @@ T Get(std::string_view bytes, size_t offset) {
   return value;
 }
 
+// What a header has beyond the name.
+size_t WindowBytes(uint32_t segment_version) {
+  return segment_version == kSegmentVersionWithTail ? 2 * sizeof(uint32_t) : 0;
+}
+
 absl::Status Bad(std::string_view what) {
   return common::WithReason(
       absl::InvalidArgumentError(absl::StrCat(std::string(what), ": this is no context file, or ",
@@ -92,6 +97,9 @@ absl::Status CheckNumbers(const ContextFileHeader& header) {
   if (const absl::Status wrong = header.geometry.Validate(); !wrong.ok()) {
     return Bad(std::string(wrong.message()));
   }
+  if (WindowBytes(header.segment_version) > 0 && !header.geometry.has_window_layers()) {
+    return Bad("it says that segments have a tail of no layers");
+  }
   if (header.num_segments == 0 || header.num_segments > kMaxContextSegments) {
     return Bad(absl::StrCat("it says that it has ", header.num_segments,
                             " segments, a context has 1 to ", kMaxContextSegments));
@@ -113,7 +121,8 @@ absl::Status CheckNumbers(const ContextFileHeader& header) {
 
 ContextFileBytes SizeOf(const ContextFileHeader& header) {
   const KvGeometry& geometry = header.geometry;
-  const uint64_t fixed = kFixedHeaderBytes + header.context_name.size() + kCrcBytes + kDigestBytes +
+  const uint64_t fixed = kFixedHeaderBytes + header.context_name.size() +
+                         WindowBytes(header.segment_version) + kCrcBytes + kDigestBytes +
                          header.num_segments * (kSegmentHeadBytes + 2 * kCrcBytes);
   const uint64_t in_segments = header.num_tokens - kSinkTokens;  // at most
   const uint64_t tail = std::min(in_segments, uint64_t{kMaxTailTokens});
@@ -138,7 +147,8 @@ absl::Status ContextFileWriter::Write(std::string_view bytes) {
 absl::Status ContextFileWriter::Begin(const ContextFileHeader& header) {
   std::string out(kMagic);
   Put(kContextFileVersion, &out);
-  const size_t size = kFixedHeaderBytes + header.context_name.size() + kCrcBytes;
+  const size_t size = kFixedHeaderBytes + header.context_name.size() +
+                      WindowBytes(header.segment_version) + kCrcBytes;
   Put(static_cast<uint32_t>(size), &out);
   out.append(header.fingerprint_hash.view());
   Put(header.segment_version, &out);
@@ -152,6 +162,10 @@ absl::Status ContextFileWriter::Begin(const ContextFileHeader& header) {
   for (const int32_t token : header.sink_token_ids) Put(token, &out);
   Put(static_cast<uint32_t>(header.context_name.size()), &out);
   out.append(header.context_name);
+  if (WindowBytes(header.segment_version) > 0) {
+    Put(header.geometry.num_window_layers, &out);
+    Put(header.geometry.window_tokens, &out);
+  }
   Put(common::Crc32c(Bytes(out)), &out);
   return Write(out);
 }
@@ -192,10 +206,13 @@ absl::StatusOr<std::optional<ContextFileHeader>> ParseContextFileHeader(std::str
   if (common::Crc32c(Bytes(body)) != Get<uint32_t>(bytes, body.size())) {
     return Bad("the checksum of the header is wrong");
   }
-  if (Get<uint32_t>(body, 108) != body.size() - kFixedHeaderBytes) return Bad("wrong name");
   ContextFileHeader header;
-  ASSIGN_OR_RETURN(header.fingerprint_hash, common::Hash256::FromBytes(body.substr(16, 32)));
   header.segment_version = Get<uint32_t>(body, 48);
+  const size_t window_bytes = WindowBytes(header.segment_version);
+  if (Get<uint32_t>(body, 108) + kFixedHeaderBytes + window_bytes != body.size()) {
+    return Bad("wrong name");
+  }
+  ASSIGN_OR_RETURN(header.fingerprint_hash, common::Hash256::FromBytes(body.substr(16, 32)));
   absl::StatusOr<KvFormat> format = KvFormatOfNumber(Get<uint32_t>(body, 64));
   if (!format.ok()) {
     return common::WithReason(absl::FailedPreconditionError(absl::StrCat(
@@ -204,13 +221,18 @@ absl::StatusOr<std::optional<ContextFileHeader>> ParseContextFileHeader(std::str
   }
   header.geometry = {Get<uint32_t>(body, 52), Get<uint32_t>(body, 56), Get<uint32_t>(body, 60),
                      *format};
+  if (window_bytes > 0) {
+    header.geometry.num_window_layers = Get<uint32_t>(body, body.size() - window_bytes);
+    header.geometry.window_tokens = Get<uint32_t>(body, body.size() - sizeof(uint32_t));
+  }
   header.num_tokens = Get<uint64_t>(body, 68);
   header.num_segments = Get<uint64_t>(body, 76);
   header.created = absl::FromUnixMicros(Get<int64_t>(body, 84));
   for (size_t i = 0; i < kSinkTokens; ++i) {
     header.sink_token_ids.push_back(Get<int32_t>(body, 92 + 4 * i));
   }
-  header.context_name = std::string(body.substr(kFixedHeaderBytes));
+  header.context_name =
+      std::string(body.substr(kFixedHeaderBytes, body.size() - window_bytes - kFixedHeaderBytes));
   RETURN_IF_ERROR(CheckNumbers(header));
   return std::optional(std::move(header));
 }

@@ -5,12 +5,13 @@
 //   8       4     kContextFileVersion
 //   12      4     bytes of the header, this and the checksum included; at most 64 KiB
 //   16      32    hash of the model's fingerprint
-//   48      20    u32 kSegmentVersion, layers, KV heads, head_dim, KvFormatId
+//   48      20    u32 version of the segments, layers, KV heads, head_dim, KvFormatId
 //   68      8     u64 tokens of the text that was saved
 //   76      8     u64 number of segments
 //   84      8     i64 when it was saved, microseconds since 1970
 //   92      16    i32 sink token ids [4]
 //   108     4+n   u32 length of the name, then the name
+//   ..      0, 8  where segments have a tail (version 3): u32 window layers, u32 their window
 //   ..      4     CRC-32C of everything before
 //   then for each segment, in the order of its tokens:
 //           20    u64 position of its first token, u32 number of tokens t, u64 bytes of its image b
@@ -48,7 +49,7 @@ inline constexpr char kWrongFormatReason[] = "WRONG_FORMAT";
 
 struct ContextFileHeader {
   common::Hash256 fingerprint_hash;
-  uint32_t segment_version = 0;
+  uint32_t segment_version = 0;  // SegmentVersionOf(geometry), or one that nobody here can read
   KvGeometry geometry;
   uint64_t num_tokens = 0;
   uint64_t num_segments = 0;

@@ -66,7 +66,7 @@ void DescriptorServer::Loop() {
       absl::SleepFor(absl::Milliseconds(kPollMs));
     }
     if (lease_.has_value() && polled[2].revents != 0) ReadLease();
-    if (lease_.has_value() && !store_->HasLease(lease_->token)) lease_.reset();
+    if (lease_.has_value() && !store_->leases().HasLease(lease_->token)) lease_.reset();
     size_t index = first_pending;
     for (auto pending = pending_.begin(); pending != pending_.end(); ++index) {
       const bool done = polled[index].revents != 0 && Greet(&*pending);
@@ -74,7 +74,7 @@ void DescriptorServer::Loop() {
     }
     accepts = polled[1].revents == 0 || AcceptAll();
     DropLate(common::SteadyNow());
-    poll_ms = store_->Tend(common::SteadyNow()) ? kTendPollMs : kPollMs;
+    poll_ms = store_->leases().Tend(common::SteadyNow()) ? kTendPollMs : kPollMs;
   }
 }
 
@@ -119,7 +119,7 @@ absl::Status DescriptorServer::Admit(Pending* pending) {
   const pid_t pid = pending->channel.peer_pid();
   const std::string token = message.payload;
   if (message.type == TypeOf(DescriptorMessage::kHello) && message.fds.empty()) {
-    ASSIGN_OR_RETURN(const DescriptorPair pair, store_->ClaimDescriptors(token, pid));
+    ASSIGN_OR_RETURN(const DescriptorPair pair, store_->leases().ClaimDescriptors(token, pid));
     lease_.emplace(Lease{std::move(pending->channel), token});
     const absl::Status sent =
         lease_->channel.Send(TypeOf(DescriptorMessage::kWelcome), "",
@@ -128,8 +128,8 @@ absl::Status DescriptorServer::Admit(Pending* pending) {
     return absl::OkStatus();
   }
   if (message.type == TypeOf(DescriptorMessage::kHandBack) && message.fds.size() == 2) {
-    RETURN_IF_ERROR(
-        store_->HandBack(token, pid, std::move(message.fds[0]), std::move(message.fds[1])));
+    RETURN_IF_ERROR(store_->leases().HandBack(token, pid, std::move(message.fds[0]),
+                                              std::move(message.fds[1])));
     lease_.emplace(Lease{std::move(pending->channel), token});
     const absl::Status sent =
         lease_->channel.Send(TypeOf(DescriptorMessage::kWelcome), "", {}, kSendTimeout);
@@ -151,7 +151,7 @@ void DescriptorServer::ReadLease() {
     }
     return;
   }
-  store_->EndLease(lease_->token, "its connection ended");
+  store_->leases().EndLease(lease_->token, "its connection ended");
   lease_.reset();
 }
 

@@ -23,7 +23,8 @@ constexpr uint32_t kListMax = 10000;
 
 absl::StatusOr<KvGeometry> FromProto(const v1::KvGeometry& proto) {
   ASSIGN_OR_RETURN(const KvFormat format, KvFormatOfNumber(proto.kv_format()));
-  return KvGeometry{proto.num_layers(), proto.num_kv_heads(), proto.head_dim(), format};
+  return KvGeometry{proto.num_layers(),        proto.num_kv_heads(), proto.head_dim(), format,
+                    proto.num_window_layers(), proto.window_tokens()};
 }
 
 void ToProto(const KvGeometry& geometry, v1::KvGeometry* proto) {
@@ -31,6 +32,8 @@ void ToProto(const KvGeometry& geometry, v1::KvGeometry* proto) {
   proto->set_num_kv_heads(geometry.num_kv_heads);
   proto->set_head_dim(geometry.head_dim);
   proto->set_kv_format(static_cast<uint32_t>(geometry.format.id));
+  proto->set_num_window_layers(geometry.num_window_layers);
+  proto->set_window_tokens(geometry.window_tokens);
 }
 
 void ToProto(const ExtentRecord& record, v1::Extent* proto) {
@@ -165,6 +168,7 @@ std::unique_ptr<grpc::Service> KvStoreRpc::Bounded() {
   service->Add("ReleaseSequence", &KvStoreRpc::ReleaseSequence);
   service->Add("DeclareSegments", &KvStoreRpc::DeclareSegments);
   service->Add("ListSegments", &KvStoreRpc::ListSegments);
+  service->Add("FindClusters", &KvStoreRpc::FindClusters);
   service->Add("ListDurableSegments", &KvStoreRpc::ListDurableSegments);
   service->Add("GetStats", &KvStoreRpc::GetStats);
   return service;
@@ -181,7 +185,7 @@ grpc::Status KvStoreRpc::AttachWorker(grpc::ServerContext*, const v1::AttachWork
   parameters.log_capacity = request->log_capacity();
   parameters.request_capacity = request->request_capacity();
   parameters.hand_back = request->hand_back();
-  const auto result = store_->Attach(parameters);
+  const auto result = store_->leases().Attach(parameters);
   if (!result.ok()) return ToGrpcStatus(result.status());
   response->set_attach_token(result->token);
   response->set_descriptor_socket_path(descriptor_socket_path_);
@@ -193,7 +197,7 @@ grpc::Status KvStoreRpc::AttachWorker(grpc::ServerContext*, const v1::AttachWork
 
 grpc::Status KvStoreRpc::DetachWorker(grpc::ServerContext*, const v1::DetachWorkerRequest* request,
                                       v1::DetachWorkerResponse*) {
-  return ToGrpcStatus(store_->Detach(request->attach_token()));
+  return ToGrpcStatus(store_->leases().Detach(request->attach_token()));
 }
 
 grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
@@ -201,8 +205,8 @@ grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
                                         v1::ReserveExtentsResponse* response) {
   const absl::StatusOr<ReserveRequest> wanted = FromProto(*request);
   if (!wanted.ok()) return ToGrpcStatus(wanted.status());
-  const auto reservation = store_->Reserve(request->attach_token(), request->call_number(), *wanted,
-                                           request->compute_anyway());
+  const auto reservation = store_->reservations().Reserve(
+      request->attach_token(), request->call_number(), *wanted, request->compute_anyway());
   if (!reservation.ok()) return ToGrpcStatus(reservation.status());
   response->set_compare_segments(static_cast<uint32_t>(reservation->num_to_compare));
   for (size_t i = 0; i < reservation->extents.size(); ++i) {
@@ -229,8 +233,8 @@ grpc::Status KvStoreRpc::CommitSegments(grpc::ServerContext*,
     if (!identity.ok()) return ToGrpcStatus(identity.status());
     segments.back().identity = *std::move(identity);
   }
-  const auto extents = store_->Commit(request->attach_token(), request->call_number(),
-                                      request->sequence_id(), segments);
+  const auto extents = store_->reservations().Commit(
+      request->attach_token(), request->call_number(), request->sequence_id(), segments);
   if (!extents.ok()) return ToGrpcStatus(extents.status());
   for (const ExtentRecord& extent : *extents) {
     v1::Extent* added = response->add_extents();
@@ -243,8 +247,8 @@ grpc::Status KvStoreRpc::CommitSegments(grpc::ServerContext*,
 grpc::Status KvStoreRpc::ReleaseSequence(grpc::ServerContext*,
                                          const v1::ReleaseSequenceRequest* request,
                                          v1::ReleaseSequenceResponse* response) {
-  const auto freed =
-      store_->Release(request->attach_token(), request->call_number(), request->sequence_id());
+  const auto freed = store_->reservations().Release(request->attach_token(), request->call_number(),
+                                                    request->sequence_id());
   if (!freed.ok()) return ToGrpcStatus(freed.status());
   response->set_freed_pages(static_cast<uint32_t>(*freed));
   return grpc::Status::OK;
@@ -268,15 +272,15 @@ grpc::Status KvStoreRpc::DeclareSegments(grpc::ServerContext*,
     part.segments.push_back(
         {FromProto(segment.extent(), 0), *std::move(identity), segment.is_referenced()});
   }
-  return ToGrpcStatus(
-      store_->Declare(request->attach_token(), request->part(), part, request->is_last()));
+  return ToGrpcStatus(store_->reservations().Declare(request->attach_token(), request->part(), part,
+                                                     request->is_last()));
 }
 
 grpc::Status KvStoreRpc::ListSegments(grpc::ServerContext*, const v1::ListSegmentsRequest* request,
                                       v1::ListSegmentsResponse* response) {
   const uint32_t limit =
       request->max_results() == 0 ? kListDefault : std::min(request->max_results(), kListMax);
-  for (const ExtentListing& listing : store_->List(request->after_extent_id(), limit)) {
+  for (const ExtentListing& listing : store_->listing().List(request->after_extent_id(), limit)) {
     v1::SegmentInfo* info = response->add_segments();
     ToProto(listing.record, info->mutable_extent());
     info->set_sequence_id(listing.record.sequence_id);
@@ -292,6 +296,28 @@ grpc::Status KvStoreRpc::ListSegments(grpc::ServerContext*, const v1::ListSegmen
   if (response->segments_size() == static_cast<int>(limit)) {
     response->set_next_after_extent_id(
         response->segments(response->segments_size() - 1).extent().extent_id());
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::FindClusters(grpc::ServerContext*, const v1::FindClustersRequest* request,
+                                      v1::FindClustersResponse* response) {
+  std::optional<SegmentListing::Head> head;
+  if (request->has_head()) {
+    head = SegmentListing::Head{request->head().layer(), request->head().kv_head()};
+  }
+  const auto found = store_->listing().FindClusters(request->extent_id(), head);
+  if (!found.ok()) return ToGrpcStatus(found.status());
+  response->set_num_clusters(found->num_clusters);
+  response->set_num_empty(found->num_empty);
+  response->set_num_pages(found->num_pages);
+  response->set_max_tokens(found->max_tokens);
+  response->set_tokens_per_page(found->tokens_per_page);
+  for (const ClusterPages& cluster : found->of_head) {
+    v1::ClusterPages* proto = response->add_clusters();
+    proto->set_first_page(cluster.pages.first);
+    proto->set_num_pages(cluster.pages.count);
+    proto->set_num_tokens(cluster.num_tokens);
   }
   return grpc::Status::OK;
 }

@@ -40,6 +40,8 @@ class KvStoreRpc final : public v1::KvStoreService::Service {
                                v1::DeclareSegmentsResponse* response) override;
   grpc::Status ListSegments(grpc::ServerContext* context, const v1::ListSegmentsRequest* request,
                             v1::ListSegmentsResponse* response) override;
+  grpc::Status FindClusters(grpc::ServerContext* context, const v1::FindClustersRequest* request,
+                            v1::FindClustersResponse* response) override;
   grpc::Status ListDurableSegments(grpc::ServerContext* context,
                                    const v1::ListDurableSegmentsRequest* request,
                                    v1::ListDurableSegmentsResponse* response) override;

@@ -5,7 +5,7 @@
 #include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <functional>
@@ -25,6 +25,7 @@
 #include "common/shm/folder_lock.h"
 #include "common/shm/worker_mark.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/server/allocation_log.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -161,7 +162,7 @@ absl::Status StoreServer::Initialize() {
   };
   store_ = std::make_unique<KvStore>(store_options, std::move(state_file));
   RETURN_IF_ERROR(OpenDurableTier());
-  if (adopts_) store_->AwaitAdoption(*note);
+  if (adopts_) store_->leases().AwaitAdoption(*note);
   metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
                                                common::kBuildRevision, "cpu");
   metrics_->SetRestarts(options_.restarts);
@@ -180,8 +181,9 @@ absl::Status StoreServer::OpenDurableTier() {
     return absl::OkStatus();
   }
   KvStore* const store = store_.get();
-  auto tier = DurableTier::Open(
-      options_.durable, [store](const SegmentName& name) { return store->IsReferenced(name); });
+  auto tier = DurableTier::Open(options_.durable, [store](const SegmentName& name) {
+    return store->context_segments().IsReferenced(name);
+  });
   if (!tier.ok()) {
     const bool goes_on =
         options_.durable_optional || adopts_ || absl::IsResourceExhausted(tier.status());
@@ -244,12 +246,13 @@ absl::Status StoreServer::ObtainArena(const std::function<bool()>& should_stop) 
     spdlog::info("waiting up to {} for the worker that holds the memory of an earlier store",
                  absl::FormatDuration(options_.adopt_wait));
     const absl::Time deadline = common::SteadyNow() + options_.adopt_wait;
-    KvStore::Adoption adoption;
-    while ((adoption = store_->PollAdoption(deadline)) == KvStore::Adoption::kPending) {
+    ArenaLeases::Adoption adoption;
+    while ((adoption = store_->leases().PollAdoption(deadline)) ==
+           ArenaLeases::Adoption::kPending) {
       if (should_stop()) return absl::CancelledError("stopped while waiting for a worker");
       absl::SleepFor(kPollInterval);
     }
-    adopts_ = adoption == KvStore::Adoption::kAdopted;
+    adopts_ = adoption == ArenaLeases::Adoption::kAdopted;
     if (!adopts_) spdlog::info("no worker came");
   }
   if (!adopts_) RETURN_IF_ERROR(AllocateArena(should_stop));
@@ -265,27 +268,32 @@ absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop
                           ? options_.allocation_threads
                           : static_cast<int>(std::thread::hardware_concurrency());
   const absl::Time begin = common::SteadyNow();
-  std::atomic<bool> stop{false};
+  common::AllocationWatch watch;
+  AllocationLog log(options_.arena_bytes, begin);
   absl::Notification done;
   absl::StatusOr<common::SealedMemory> arena;
   std::thread allocation([&] {
-    arena = common::SealedMemory::Create("retroinfer arena", options_.arena_bytes, threads, &stop);
+    arena = common::SealedMemory::Create("retroinfer arena", options_.arena_bytes, threads, &watch);
     done.Notify();
   });
   while (!done.WaitForNotificationWithTimeout(kPollInterval)) {
-    if (should_stop()) stop = true;
+    if (should_stop()) watch.stop = true;
+    const uint64_t halves = watch.done_bytes;
+    const auto percent =
+        static_cast<int>(halves * 50 / std::max<uint64_t>(options_.arena_bytes, 1));
+    if (const auto line = log.Due(percent, common::SteadyNow())) spdlog::info("{}", *line);
   }
   allocation.join();
   RETURN_IF_ERROR(arena.status());
   spdlog::info(
       "allocated an arena of {} in {}", common::FormatByteSize(options_.arena_bytes),
       absl::FormatDuration(absl::Trunc(common::SteadyNow() - begin, absl::Milliseconds(1))));
-  store_->SetArena(*std::move(arena));
+  store_->leases().SetArena(*std::move(arena));
   return absl::OkStatus();
 }
 
 bool StoreServer::MadeProgress() {
-  const std::optional<uint64_t> rounds = store_->data_plane_rounds();
+  const std::optional<uint64_t> rounds = store_->leases().data_plane_rounds();
   return !rounds.has_value() || std::exchange(rounds_seen_, rounds) != rounds;
 }
 

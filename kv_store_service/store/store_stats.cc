@@ -27,7 +27,7 @@ void AddSegmentStats(const ArenaSegments& segments, StoreStats* stats) {
   stats->committed_segments = directory.num_committed();
   stats->reserved_extents = directory.num_extents() - stats->committed_segments;
   stats->sequences = directory.num_sequences();
-  stats->clusters = segments.clusters().num_clusters();
+  stats->clusters = segments.num_clusters();
   stats->named_segments = directory.num_named();
   stats->named_pages = directory.named_pages();
   stats->unreferenced_pages = directory.unreferenced_pages();

@@ -15,12 +15,6 @@
 
 namespace retroinfer::kvstore {
 
-// One extent for a listing.
-struct ExtentListing {
-  ExtentRecord record;
-  size_t num_clusters = 0;
-};
-
 struct StoreStats {
   bool worker_attached = false;
   pid_t worker_pid = 0;

@@ -64,7 +64,7 @@ void DurableTier::Close() {
   const absl::Status status = storage_->FlushTouches();
   if (!status.ok()) spdlog::warn("durable segments: {}", std::string(status.message()));
   storage_->Close();
-  thread_.join();  // last: it may read from a disk that does not answer
+  thread_.join();  // last: the thread may be reading from a disk that does not answer
 }
 
 bool DurableTier::HasFailed(const SegmentName& name) {
@@ -161,7 +161,7 @@ void DurableTier::RunJob(RestoreJob& job) {
     std::vector<int32_t> token_ids;
     absl::Status status = ReadOne(job.segments[i], &token_ids);
     if (absl::IsNotFound(status)) {
-      // Deleted since it was found, to make room: as if it had never been there.
+      // The segment was evicted from the disk since it was found: no failure of the disk.
       spdlog::info("durable segments: {} any more; it is computed afresh",
                    std::string(status.message()));
       return;

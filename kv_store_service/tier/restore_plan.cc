@@ -9,7 +9,7 @@
 namespace retroinfer::kvstore {
 namespace {
 
-// Adds a candidate to the plan; false if the plan ends before it.
+// Adds a candidate to the plan. Returns false if the plan ends before the candidate.
 bool Add(const RowCandidate& candidate, const TierRows& source, RestorePlan* plan) {
   switch (candidate.place) {
     case RowCandidate::Place::kArena:
@@ -29,11 +29,12 @@ bool Add(const RowCandidate& candidate, const TierRows& source, RestorePlan* pla
   return true;
 }
 
-// Returns what holds a segment that begins at `token_begin`, or nothing.
+// Returns the candidate for the request's segment `index`, which begins at `token_begin`; nothing
+// if there is none in the arena or on the disk.
 std::optional<RowCandidate> Find(const ReserveRequest& request, size_t index, uint64_t token_begin,
                                  const std::optional<HeldSegment>& before, const TierRows& source) {
   const SegmentWanted& wanted = request.segments[index];
-  // In the order of ArenaSegments::FindLeading().
+  // Generated segments before exact ones, as ArenaSegments::FindLeading() does.
   if (const auto parent = GeneratedParent(request, index, before)) {
     const auto generated = FindGenerated(source, *parent, wanted, token_begin, *request.made_by);
     if (generated.has_value()) return generated;

@@ -1,4 +1,5 @@
-// What a request would find if what is on the disk were in the arena, too.
+// Plans a restore: which segments a request would find if all segments on the disk were in the
+// arena, too.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +12,18 @@
 namespace retroinfer::kvstore {
 
 struct RestorePlan {
-  std::vector<uint64_t> held;          // extents in the arena that the request would find
-  std::vector<SegmentRecord> records;  // to read, in order of position
+  std::vector<uint64_t> held;          // extents in the arena that the request would reference
+  std::vector<SegmentRecord> records;  // segments and blocks to read, in order of position
 };
 
-// Both go on until something is nowhere, or in progress already. What is read must look like a
-// segment or block of its number of tokens, whatever the disk says of it.
+// Both plans end before the first piece that is nowhere or in progress already, and before a record
+// whose number or place of tokens is not that of a segment or block: the disk is not believed.
 //
 // REQUIRES: CheckRequest(request) is OK.
 
-// Of a request with segments.
+// Plans for a request with segments.
 RestorePlan PlanSegments(const ReserveRequest& request, const TierRows& source);
-// Of a request for rows.
+// Plans for a request for rows.
 RestorePlan PlanRows(const ReserveRequest& request, const TierRows& source);
 
 }  // namespace retroinfer::kvstore

@@ -17,21 +17,23 @@
 namespace retroinfer::kvstore {
 namespace {
 
-constexpr size_t kPutOffAtOnce = 64;
+// Deferred writes that begin at a time: there may be thousands, and each write that ends begins
+// others.
+constexpr size_t kDeferredAtOnce = 64;
 
 }  // namespace
 
 TierBridge::TierBridge(DurableTier* tier, Locked locked)
     : tier_(*tier), locked_(std::move(locked)) {
-  tier_.WhenIdle([this] { SubmitPutOff(); });
+  tier_.WhenIdle([this] { SubmitDeferred(); });
 }
 
 TierBridge::~TierBridge() {
-  if (put_off_.empty()) return;
+  if (deferred_.empty()) return;
   spdlog::warn(
       "durable segments: {} that the disk had no time for are not written; they will be computed "
       "afresh",
-      put_off_.size());
+      deferred_.size());
 }
 
 bool TierBridge::HoldsTooMuch(const SegmentsOfArena& of) {
@@ -40,19 +42,19 @@ bool TierBridge::HoldsTooMuch(const SegmentsOfArena& of) {
 
 TierBridge::ToPersist TierBridge::Prepare(const SegmentsOfArena& from,
                                           std::span<const ExtentRecord> segments,
-                                          const KeptNames& kept) {
+                                          const ContextPins& pins) {
   ToPersist prepared;
   for (const ExtentRecord& segment : segments) {
     if (segment.key == nullptr) continue;
     const SegmentName& name = segment.key->identity.name;
     if (writing_.contains(name) || tier_.Peek(name).has_value()) continue;
-    if (kept.IsHeld(name, common::SteadyNow())) {
+    if (pins.IsPinnedForSave(name, common::SteadyNow())) {
       prepared.wanted.push_back(MakeRequest(from, segment));
       continue;
     }
     if (!tier_.writes_through()) continue;
-    if (HoldsTooMuch(from)) {  // a slow disk must not keep the arena to itself
-      PutOffUntilLater(from, name);
+    if (HoldsTooMuch(from)) {  // pins for a slow disk must leave reservations room
+      Defer(from, name);
       continue;
     }
     prepared.offered.push_back(MakeRequest(from, segment));
@@ -82,49 +84,48 @@ TierBridge::ToPersist TierBridge::PrepareNamed(const SegmentsOfArena& from,
   return prepared;
 }
 
-void TierBridge::PutOffUntilLater(const SegmentsOfArena& from, const SegmentName& name) {
-  if (!put_off_names_.insert(name).second) return;
-  put_off_.push_back({from.arena, from.segments, from.fingerprint, name});
+void TierBridge::Defer(const SegmentsOfArena& from, const SegmentName& name) {
+  if (!deferred_names_.insert(name).second) return;
+  deferred_.push_back({from.arena, from.segments, from.fingerprint, name});
   // No arena holds more segments than pages, so the oldest one must have left it.
-  if (put_off_.size() <= from.arena->num_pages()) return;
-  put_off_names_.erase(put_off_.front().name);
-  put_off_.pop_front();
+  if (deferred_.size() <= from.arena->num_pages()) return;
+  deferred_names_.erase(deferred_.front().name);
+  deferred_.pop_front();
   ++num_skipped_;
 }
 
-TierBridge::ToPersist TierBridge::TakePutOff() {
+TierBridge::ToPersist TierBridge::TakeDeferred() {
   ToPersist prepared;
-  // A few at a time: there may be thousands of blocks, and each that is written asks for more.
-  while (!put_off_.empty() && prepared.offered.size() < kPutOffAtOnce) {
-    const PutOff& next = put_off_.front();
+  while (!deferred_.empty() && prepared.offered.size() < kDeferredAtOnce) {
+    const Deferred& next = deferred_.front();
     const SegmentsOfArena from{next.arena.lock(), next.segments.lock(), next.fingerprint};
     const bool is_there = from.arena != nullptr && from.segments != nullptr;
     if (is_there && HoldsTooMuch(from)) break;
     const ExtentRecord* const segment =
         is_there ? from.segments->directory().FindNamed(next.name) : nullptr;
     if (tier_.Peek(next.name).has_value() || writing_.contains(next.name)) {
-      // Used again meanwhile, or read back.
+      // The segment was used again meanwhile and written for that, or was read back.
     } else if (segment == nullptr) {
       ++num_skipped_;
     } else {
       prepared.offered.push_back(MakeRequest(from, *segment));
     }
-    put_off_names_.erase(next.name);
-    put_off_.pop_front();
+    deferred_names_.erase(next.name);
+    deferred_.pop_front();
   }
   return prepared;
 }
 
-void TierBridge::SubmitPutOff() {
+void TierBridge::SubmitDeferred() {
   ToPersist next;
-  locked_([&] { next = TakePutOff(); });
+  locked_([&] { next = TakeDeferred(); });
   Submit(std::move(next));
 }
 
-void TierBridge::ForgetPutOff() {
-  num_skipped_ += put_off_.size();
-  put_off_.clear();
-  put_off_names_.clear();
+void TierBridge::DropDeferred() {
+  num_skipped_ += deferred_.size();
+  deferred_.clear();
+  deferred_names_.clear();
 }
 
 void TierBridge::Submit(ToPersist prepared) {
@@ -150,16 +151,16 @@ PersistRequest TierBridge::MakeRequest(const SegmentsOfArena& from, const Extent
   request.token_ids = identity.token_ids;
   request.image = from.arena->BytesOf(segment.pages);
   request.done = [this, from, id = segment.id, name = identity.name](const absl::Status& status) {
-    // A limit of ours, or a wrong request, says nothing of the disk.
+    // A write that the store's own limits refuse says nothing about the disk: it is not repeated.
     const bool disk_failed =
         !status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsInvalidArgument(status);
     const bool again = disk_failed && tier_.writes_through() && !tier_.is_closing();
     locked_([&] {
       writing_.erase(name);
       from.segments->Unpin(id);
-      if (again) PutOffUntilLater(from, name);
+      if (again) Defer(from, name);
     });
-    if (!disk_failed) SubmitPutOff();
+    if (!disk_failed) SubmitDeferred();
   };
   return request;
 }
@@ -167,16 +168,17 @@ PersistRequest TierBridge::MakeRequest(const SegmentsOfArena& from, const Extent
 void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest& request) {
   ArenaSegments& segments = *into.segments;
   if (segments.directory().FindSequence(request.sequence_id) != nullptr) return;
-  if (!CheckRequest(request).ok()) return;  // the caller's own reservation tells
+  if (!CheckRequest(request).ok()) return;  // the caller's own reservation returns the error
   const common::Hash256 fingerprint = common::FingerprintHash(into.fingerprint);
   const TierRows source(segments.directory(), fingerprint, &tier_,
                         request.rows.has_value() ? request.rows->sequence_id : 0);
   RestorePlan plan =
       request.rows.has_value() ? PlanRows(request, source) : PlanSegments(request, source);
-  using Dear = ArenaSegments::Dear;
-  // Of rows any beginning is better than nothing, but not worth what is dear. Else what is cached
-  // may make room for the rest, if all of it can be read back.
-  Dear dear = request.rows.has_value() ? Dear::kStays : Dear::kCachedGoesToo;
+  using Evictable = ArenaSegments::Evictable;
+  // A request for rows can use any beginning, but evicts nothing pinned or cached for more. For a
+  // request for segments, cached ones may be evicted for room in one piece, if all of them can be
+  // read back from the disk.
+  Evictable evictable = request.rows.has_value() ? Evictable::kUnpinned : Evictable::kCached;
   std::vector<ExtentRecord> held;
   std::vector<SegmentRecord> held_records;
   for (const uint64_t id : plan.held) {
@@ -184,8 +186,8 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
     const auto record = source.RecordOf(held.back().key->identity.name);
     if (record.has_value() && record->fingerprint_hash == fingerprint) {
       held_records.push_back(*record);
-    } else if (dear == Dear::kCachedGoesToo) {
-      dear = Dear::kKeptGoes;
+    } else if (evictable == Evictable::kCached) {
+      evictable = Evictable::kPinned;
     }
   }
   while (!plan.records.empty()) {
@@ -197,7 +199,7 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
                                                             .token_ids = {},
                                                             .provenance = record.provenance}});
     }
-    const auto reservation = segments.ReserveOwn(last_own_sequence_ + 1, held, missing, dear);
+    const auto reservation = segments.ReserveOwn(last_own_sequence_ + 1, held, missing, evictable);
     if (reservation.ok()) {
       ++last_own_sequence_;
       if (reservation->num_cached < held.size()) {
@@ -206,8 +208,8 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
       }
       return Read(into, last_own_sequence_, plan.records, *reservation);
     }
-    // Without room, or if somebody computes it already, the caller's own reservation tells. Of
-    // rows any beginning is better than nothing.
+    // Where there is no room, or another sequence computes the segment, the caller's own
+    // reservation returns the reason. Of rows half as many are tried.
     if (!request.rows.has_value() || !absl::IsResourceExhausted(reservation.status())) return;
     plan.records.resize(plan.records.size() / 2);
   }
@@ -240,7 +242,7 @@ void TierBridge::Read(const SegmentsOfArena& into, uint64_t sequence_id,
   tier_.Restore(std::move(job));
 }
 
-// The token ids are those of the disk; that the name follows from them is checked with the rest.
+// The token ids are those of the disk. Commit() checks that the name follows from them.
 absl::Status TierBridge::CommitRead(const SegmentsOfArena& into, uint64_t sequence_id,
                                     SegmentToCommit segment, std::vector<int32_t> token_ids) {
   segment.identity->token_ids = std::move(token_ids);

@@ -1,11 +1,10 @@
-// Moves named segments between the arena and the disk; nobody waits for the disk.
+// Moves named segments between the arena and the disk; no call waits for the disk.
 //
-// A segment that is being written is pinned; one that is being read belongs to a sequence of the
-// store's own, so that nobody else gets its pages and whoever wants it waits. The disk's threads
-// work with the bytes while the store goes on. What they need lives as long as they need it: each
-// piece of work holds the arena and the segments that it began with, and ends in those, whichever
-// the store has by then. Where a new worker would lay the same memory out anew, the store waits
-// until is_idle().
+// A segment that is being written is pinned. A segment that is being read belongs to a sequence of
+// the store's own, so that nobody else gets its pages, and a reservation that wants the segment
+// waits. The disk's threads work with the bytes while the store goes on: each write or read holds
+// the arena and the segments that it began with, and ends in those, even if the store has others by
+// then. Where a new worker would lay the same memory out anew, the store waits until is_idle().
 #pragma once
 
 #include <cstddef>
@@ -24,8 +23,8 @@
 #include "kv_store_service/arena/arena.h"
 #include "kv_store_service/directory/arena_segments.h"
 #include "kv_store_service/persistence/persister.h"
+#include "kv_store_service/tier/context_pins.h"
 #include "kv_store_service/tier/durable_tier.h"
-#include "kv_store_service/tier/kept_names.h"
 
 namespace retroinfer::kvstore {
 
@@ -36,18 +35,19 @@ struct SegmentsOfArena {
   std::string fingerprint;  // of the model of new segments
 };
 
-// Threads: the owner calls under its lock, but Submit(), which is called without it. What the
-//          disk's threads bring back runs under that lock too, through `locked`.
-// Owns:    nothing of the disk; the pins and sequences of what is under way.
+// Threads: the owner calls all methods under its lock, but Submit() without the lock. The disk's
+//          threads take the same lock through `locked`.
+// Owns:    nothing of the disk; the pins and the store's own sequences of reads and writes that are
+//          under way.
 class TierBridge {
  public:
   using NameSet = absl::flat_hash_set<SegmentName>;
   using Locked = std::function<void(absl::FunctionRef<void()>)>;
 
-  // What has been prepared for the disk.
+  // Writes that have been prepared.
   struct ToPersist {
-    std::vector<PersistRequest> offered;  // as far as the disk has time
-    std::vector<PersistRequest> wanted;   // that somebody asked for
+    std::vector<PersistRequest> offered;  // written as far as the disk has time
+    std::vector<PersistRequest> wanted;   // written in any case: a context is being saved
   };
   using PersistFailed = std::function<void(const SegmentName&, const absl::Status&)>;
 
@@ -56,63 +56,66 @@ class TierBridge {
   TierBridge(DurableTier* tier, Locked locked);
   ~TierBridge();
 
-  // Chooses which of the segments are to be written now, pins them, and returns what writes them.
-  // Only those that have a name, are not durable and not on their way. A held one (`kept`) is
-  // always written. The others are if the tier writes through; where segments that wait for a slow
-  // disk hold too much of the arena already, they are put off until it has written some of those.
+  // Prepares writes of those segments that have a name, are not durable and are not being written;
+  // pins these segments. A segment that `pins` has for a save is written in any case. Others are
+  // written if the tier writes through; but where segments that wait for a slow disk hold too much
+  // of the arena already, further ones are deferred until the disk has written some.
   ToPersist Prepare(const SegmentsOfArena& from, std::span<const ExtentRecord> segments,
-                    const KeptNames& kept);
-  // The same for segments by their names, whatever the mode; `failed` is called, on any thread, for
-  // each that cannot be written. Adds those that are of another model to `of_another_model`.
+                    const ContextPins& pins);
+  // Prepares writes of segments in the arena by their names, whatever the tier's mode. `failed` is
+  // called, on any thread, for each segment that cannot be written. Segments of another model are
+  // not written: adds their names to `of_another_model`.
   ToPersist PrepareNamed(const SegmentsOfArena& from, std::span<const SegmentName> names,
                          const PersistFailed& failed, std::vector<SegmentName>* of_another_model);
-  // Hands over to the disk. Not under the lock: what is refused is unpinned at once.
+  // Hands the writes over to the disk. To be called without the lock: a write that the disk refuses
+  // ends at once, and its end takes the lock to unpin the segment.
   void Submit(ToPersist prepared);
 
-  // Starts to read what follows the committed segments of a request, as far as it is on the disk:
-  // of a request for rows, what the way along them over arena and disk finds there.
+  // Starts to read back the segments on the disk that follow the committed segments of a request;
+  // of a request for rows, the pieces on the disk that a walk over arena and disk finds (TierRows).
   void StartRestore(const SegmentsOfArena& into, const ReserveRequest& request);
 
-  // Notes the use of cached segments.
+  // Tells the disk that these cached segments were used: it evicts the least recently used first.
   void Touch(std::span<const ExtentRecord> cached);
 
-  // Whether nothing is on its way, in either direction.
+  // Whether no segment is being written or read back.
   bool is_idle() const { return writing_.empty() && num_restoring_ == 0; }
-  // Gives up what was put off. For the owner who is about to wait until is_idle().
-  void ForgetPutOff();
-  // Segments that were put off and had left the arena before the disk had time for them.
+  // Gives up all deferred writes. To be called before waiting until is_idle().
+  void DropDeferred();
+  // Deferred segments that left the arena before the disk had time for them.
   uint64_t num_skipped() const { return num_skipped_; }
-  size_t num_put_off() const { return put_off_.size(); }
+  size_t num_deferred() const { return deferred_.size(); }
 
  private:
-  // Waits for the disk without a pin. Its arena may be gone by then.
-  struct PutOff {
+  // A write that waits for the disk. The segment is not pinned, and its arena may go meanwhile.
+  struct Deferred {
     std::weak_ptr<const Arena> arena;
     std::weak_ptr<ArenaSegments> segments;
     std::string fingerprint;
     SegmentName name;
   };
-  void PutOffUntilLater(const SegmentsOfArena& from, const SegmentName& name);
-  // Hands over to the disk what may be written now of what was put off. Not under the lock.
-  void SubmitPutOff();
-  ToPersist TakePutOff();
-  // Whether segments that wait for the disk hold so much of the arena that others should not.
+  void Defer(const SegmentsOfArena& from, const SegmentName& name);
+  // Hands those deferred writes over to the disk that may begin now. Not under the lock.
+  void SubmitDeferred();
+  ToPersist TakeDeferred();
+  // Whether segments that wait for the disk hold so much of the arena that further writes are
+  // deferred.
   static bool HoldsTooMuch(const SegmentsOfArena& of);
-  // Reads records into the extents that a sequence of the store's own has for them.
+  // Reads the records' images into the extents that the store's own sequence reserved for them.
   void Read(const SegmentsOfArena& into, uint64_t sequence_id,
             const std::vector<SegmentRecord>& records, const Reservation& reservation);
   PersistRequest MakeRequest(const SegmentsOfArena& from, const ExtentRecord& segment);
-  // The end of one segment of a restore, on a thread of the disk.
+  // Commits one segment whose image has been read, on a thread of the disk.
   absl::Status CommitRead(const SegmentsOfArena& into, uint64_t sequence_id,
                           SegmentToCommit segment, std::vector<int32_t> token_ids);
 
   DurableTier& tier_;
   const Locked locked_;
-  NameSet writing_;           // prepared for the disk and not done
+  NameSet writing_;           // writes that were prepared and have not ended
   size_t num_restoring_ = 0;  // jobs that read from the disk
   uint64_t last_own_sequence_ = kOwnSequences;
-  std::deque<PutOff> put_off_;  // the oldest first, each name once
-  NameSet put_off_names_;
+  std::deque<Deferred> deferred_;  // the oldest first, each name once
+  NameSet deferred_names_;
   uint64_t num_skipped_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What arena and disk have for a walk along rows.
+// The segments and blocks of arena and disk, as the source of a walk along rows.
 #pragma once
 
 #include <optional>
@@ -43,7 +43,7 @@ class TierRows final : public RowSource {
     return children;
   }
 
-  // Returns the record of one on the disk, or nothing.
+  // Returns the record of the segment or block on the disk; nothing if there is none.
   std::optional<SegmentRecord> RecordOf(const common::SegmentName& name) const {
     return tier_.Peek(name);
   }

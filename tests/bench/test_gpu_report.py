@@ -91,16 +91,22 @@ class GpuReportTest(unittest.TestCase):
 
     def test_writes_between_the_marks_only(self):
         self.program("index_construction_bench", INDEX)
-        page = self.folder / "page.md"
-        page.write_text("before\n<!-- bench/gpu_report: from here, do not edit -->\nold\n"
-                        "<!-- bench/gpu_report: to here -->\nafter\n")
-        self.assertEqual(self.report("--only", "index", "--write", page).returncode, 0)
-        text = page.read_text()
-        self.assertTrue(text.startswith("before\n<!--") and text.endswith("-->\nafter\n"), text)
-        self.assertNotIn("old", text)
-        self.assertIn("cluster_keys, centred", text)
-        self.assertEqual(self.report("--render-only", "--write", page).returncode, 0)
-        self.assertEqual(page.read_text(), text)
+        pages = [self.folder / "benchmarks.md", self.folder / "benchmarks/gpu-report.md"]
+        pages[1].parent.mkdir()
+        for page in pages:
+            page.write_text("before\n<!-- bench/gpu_report: from here, do not edit -->\nold\n"
+                            "<!-- bench/gpu_report: to here -->\nafter\n")
+        self.assertEqual(self.report("--only", "index", "--write", self.folder).returncode, 0)
+        aims, details = texts = [page.read_text() for page in pages]
+        for text in texts:
+            self.assertTrue(text.startswith("before\n<!--") and text.endswith("-->\nafter\n"), text)
+            self.assertNotIn("old", text)
+        self.assertIn("| what is aimed at |", aims)
+        self.assertNotIn("cluster_keys, centred", aims)
+        self.assertIn("cluster_keys, centred", details)
+        self.assertNotIn("| what is aimed at |", details)
+        self.assertEqual(self.report("--render-only", "--write", self.folder).returncode, 0)
+        self.assertEqual([page.read_text() for page in pages], texts)
 
     def test_refuses_sections_that_do_not_exist(self):
         done = self.report("--only", "decoding")

@@ -53,13 +53,14 @@ class TierUser {
       storage.chunk_bytes = 64 << 10;
       return OpenRocksDbSegmentStorage(std::move(storage));
     };
-    auto tier = DurableTier::Open(
-        options, [this](const SegmentName& name) { return store_.IsReferenced(name); });
+    auto tier = DurableTier::Open(options, [this](const SegmentName& name) {
+      return store_.context_segments().IsReferenced(name);
+    });
     EXPECT_TRUE(tier.ok()) << tier.status();
     store_.SetDurableTier(*std::move(tier));
-    store_.SetArena(*common::SealedMemory::Create("test arena", kArenaBytes, 1));
-    token_ = store_.Attach({kTinyGeometry, "model", 16, 64, 64, false})->token;
-    auto pair = store_.ClaimDescriptors(token_, 1);
+    store_.leases().SetArena(*common::SealedMemory::Create("test arena", kArenaBytes, 1));
+    token_ = store_.leases().Attach({kTinyGeometry, "model", 16, 64, 64, false})->token;
+    auto pair = store_.leases().ClaimDescriptors(token_, 1);
     arena_ = *common::SealedMemory::Adopt(std::move(pair->arena), kArenaBytes);
   }
 
@@ -70,7 +71,8 @@ class TierUser {
     const uint64_t sequence = ++sequence_;
     absl::StatusOr<Reservation> reservation;
     do {
-      reservation = store_.Reserve(token_, ++call_number_, NamedRequest(sequence, chain));
+      reservation =
+          store_.reservations().Reserve(token_, ++call_number_, NamedRequest(sequence, chain));
       absl::SleepFor(absl::Microseconds(200));
     } while (common::ReasonOf(reservation.status()).reason == kWaitsForDiskReason);
     if (!reservation.ok()) return std::nullopt;
@@ -85,9 +87,9 @@ class TierUser {
     } else {
       std::copy_n(right.begin(), std::min(right.size(), bytes.size()), bytes.begin());
       const std::vector<SegmentToCommit> segments = {{extent.id, kSinkTokens, 1024, chain[0]}};
-      good = store_.Commit(token_, ++call_number_, sequence, segments).ok();
+      good = store_.reservations().Commit(token_, ++call_number_, sequence, segments).ok();
     }
-    good = good && store_.Release(token_, ++call_number_, sequence).ok();
+    good = good && store_.reservations().Release(token_, ++call_number_, sequence).ok();
     return good ? std::optional(cached) : std::nullopt;
   }
 

@@ -5,6 +5,8 @@
 //   NAME.refuse   ends with exit code 2 at once, as for settings that make no sense
 //   NAME.drains   ends at the second SIGTERM
 //   NAME.deaf     ignores SIGTERM
+//   NAME.mistake  says what is in that file and ends with exit code 2 if asked to check its
+//   settings
 // It leaves NAME.pid, NAME.args with its arguments, one a line, NAME.hups with a 1 for each
 // SIGHUP, and NAME.terms with one for each SIGTERM.
 #include <grpcpp/grpcpp.h>
@@ -14,6 +16,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <string>
 
 #include "retroinfer/generation/v1/generation.grpc.pb.h"
@@ -21,12 +24,19 @@
 int main(int argc, char** argv) {
   const std::string name = std::filesystem::path(argv[0]).filename();
   std::string folder;
+  bool checks = false;
   const std::string flag = "--socket-dir=";
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument.rfind(flag, 0) == 0) folder = argument.substr(flag.size());
+    checks |= argument == "--check-settings";
   }
   const std::string prefix = folder + "/" + name;
+  if (checks) {
+    std::ifstream mistake(prefix + ".mistake");
+    if (mistake) std::cerr << mistake.rdbuf();
+    return mistake ? 2 : 0;
+  }
   if (std::filesystem::exists(prefix + ".fail")) return 1;
   if (std::filesystem::exists(prefix + ".refuse")) return 2;
   std::ofstream args(prefix + ".args");

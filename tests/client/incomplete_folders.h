@@ -52,9 +52,9 @@ inline std::vector<IncompleteFolder> IncompleteFolders() {
        [=](const TempFolder& folder) {
          return instead_of_tokenizer(folder, {"vocab.json", "merges.txt"});
        }},
-      {"model-q4_k_m.gguf is a GGUF file",
+      {"model-q4_k_m.gguf: ends within the four bytes that say what it is",
        [=](const TempFolder& folder) { return instead_of_weights(folder, "model-q4_k_m.gguf"); }},
-      {"model-q4_k_m.gguf is a GGUF file",
+      {"model-q4_k_m.gguf: ends within the version",
        [](const TempFolder& folder) { return folder.Write("model-q4_k_m.gguf", "GGUF"); }},
       {"is a file of a model folder: name the folder",
        [](const TempFolder& folder) { return folder.File("model.safetensors"); }},

@@ -7,6 +7,7 @@ Other tests hold that limits follow from the sizes.
 import pathlib
 import re
 import sys
+import tomllib
 import unittest
 
 SKIPPED = 77
@@ -30,7 +31,7 @@ def load(name):
 
 
 def settings(name):
-    return dict(re.findall(r'^([\w-]+) = "?([^"\n]*)"?$', (DEPLOY / name).read_text(encoding="utf-8"), re.MULTILINE))
+    return {key: str(value) for key, value in tomllib.loads((DEPLOY / name).read_text(encoding="utf-8")).items()}
 
 
 def compose(name=".env"):
@@ -41,6 +42,18 @@ def compose(name=".env"):
 def requested(documents, name):
     (found,) = [one for one in documents["spec"]["template"]["spec"]["containers"] if one["name"] == name]
     return found["resources"]["limits"]["memory"]
+
+
+class Settings(unittest.TestCase):
+    def test_every_file_is_toml_of_one_level(self):
+        files = [*DEPLOY.rglob("*.conf"), *DEPLOY.rglob("*.conf.in")]
+        self.assertGreaterEqual(len(files), 8)
+        for file in files:
+            text = file.read_text(encoding="utf-8")
+            # What is commented out is an example.
+            text = re.sub(r'^#(?=[\w-]+ = )', "", text, flags=re.MULTILINE)
+            for name, value in tomllib.loads(text).items():
+                self.assertIsInstance(value, (str, int, float, bool, list), f"{file}: {name}")
 
 
 class Sizes(unittest.TestCase):

@@ -48,8 +48,8 @@ void ReadWeights(const std::string& path) {
   for (const auto& [name, tensor] : file->tensors()) {
     uint64_t elements = 1;
     for (const int64_t size : tensor.shape) elements *= static_cast<uint64_t>(size);
-    Require(elements * WeightTypeBytes(tensor.type) == tensor.bytes.size());
-    if (!tensor.bytes.empty()) last = tensor.bytes.back();
+    Require(elements * WeightTypeBytes(tensor.type) == tensor.stored.size());
+    if (!tensor.stored.empty()) last = tensor.stored.back();
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kv_store_service/mapping/cluster_map.h"
 #include "kv_store_service/mapping/segment_image.h"
 #include "tests/kv_store_service/segment_writer.h"
 
@@ -37,13 +38,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!image.ok()) return 0;
   const SegmentLayout layout(kTinyGeometry, kTokens);
   Require(image->used_pages <= layout.max_pages);
+  // What the check has passed, the cluster mapping table finds, and no two clusters share a page.
+  const ClusterMap map(bytes, 0, kTinyGeometry, kTokens);
+  std::vector<bool> taken(bytes.size() / kPageBytes);
   uint64_t tokens = 0;
-  for (const ClusterEntry& cluster : image->clusters) {
-    if (cluster.num_tokens == 0) continue;
-    const uint32_t pages = kTinyGeometry.pages_of(cluster.num_tokens);
-    Require(cluster.first_page >= layout.first_kv_page);
-    Require(uint64_t{cluster.first_page} + pages <= image->used_pages);
-    tokens += cluster.num_tokens;
+  for (size_t head = 0; head < map.num_heads(); ++head) {
+    const auto clusters = map.Find(head, &taken);
+    Require(clusters.ok());
+    for (const ClusterPages& cluster : *clusters) {
+      if (cluster.num_tokens == 0) continue;
+      Require(cluster.pages.first >= layout.first_kv_page);
+      Require(uint64_t{cluster.pages.first} + cluster.pages.count <= image->used_pages);
+      tokens += cluster.num_tokens;
+    }
   }
   Require(tokens == uint64_t{kTokens} * kTinyGeometry.num_layers * kTinyGeometry.num_kv_heads);
   return 0;

@@ -20,12 +20,11 @@ void Require(bool condition) {
 }
 
 void ReadConfig(std::string_view text) {
-  const auto entries = common::ParseConfig(text);
-  if (!entries.ok()) {
-    return Require(absl::IsInvalidArgument(entries.status()) &&
-                   !entries.status().message().empty());
+  const auto file = common::ParseConfig(text);
+  if (!file.ok()) {
+    return Require(absl::IsInvalidArgument(file.status()) && !file.status().message().empty());
   }
-  for (const common::ConfigEntry& entry : *entries) {
+  for (const common::ConfigEntry& entry : file->entries) {
     Require(!entry.name.empty() && entry.line >= 1);
   }
 }

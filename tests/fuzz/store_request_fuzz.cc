@@ -76,6 +76,7 @@ const std::vector<const google::protobuf::Message*>& Types() {
       &v1::VerifyContextRequest::default_instance(),
       &v1::ExportContextRequest::default_instance(),
       &v1::ImportContextRequest::default_instance(),
+      &v1::FindClustersRequest::default_instance(),
   };
   return *types;
 }
@@ -102,8 +103,8 @@ class Store {
     KvStore* const store = store_.get();
     store_->SetDurableTier(std::make_unique<DurableTier>(
         tier, MakeInMemorySegmentStorage(),
-        [store](const SegmentName& name) { return store->IsReferenced(name); }));
-    store_->SetArena(*common::SealedMemory::Create("arena", kArenaBytes, 1));
+        [store](const SegmentName& name) { return store->context_segments().IsReferenced(name); }));
+    store_->leases().SetArena(*common::SealedMemory::Create("arena", kArenaBytes, 1));
     contexts_ = std::make_unique<Contexts>(store);
     context_rpc_ = std::make_unique<ContextRpc>(contexts_.get());
     rpc_ = std::make_unique<KvStoreRpc>(store, "/socket");
@@ -121,14 +122,14 @@ class Store {
         Try<v1::ListContextsRequest>(*message) || Try<v1::PinContextRequest>(*message) ||
         Try<v1::UnpinContextRequest>(*message) || Try<v1::RemoveContextRequest>(*message) ||
         Try<v1::VerifyContextRequest>(*message) || Try<v1::ExportContextRequest>(*message) ||
-        Try<v1::ImportContextRequest>(*message);
+        Try<v1::ImportContextRequest>(*message) || Try<v1::FindClustersRequest>(*message);
     const StoreStats stats = store_->stats();
     Require(stats.free_pages <= kArenaPages && stats.largest_free_pages <= stats.free_pages);
     Require(stats.unreferenced_pages <= stats.named_pages && stats.named_pages <= kArenaPages);
   }
 
   void End() {
-    store_->EndLease(caller_.token(), "the end");
+    store_->leases().EndLease(caller_.token(), "the end");
     WaitForDisk();
     const StoreStats stats = store_->stats();
     Require(stats.sequences == 0 && stats.reserved_extents == 0);
@@ -146,18 +147,18 @@ class Store {
 
   void Handle(v1::AttachWorkerRequest* request) {
     caller_.Complete(request);
-    if (request->hand_back()) store_->EndLease(caller_.token(), "its connection broke");
+    if (request->hand_back()) store_->leases().EndLease(caller_.token(), "its connection broke");
     v1::AttachWorkerResponse response;
     if (!Done(rpc_->AttachWorker(nullptr, request, &response))) return;
     caller_.Attached(response.attach_token());
     if (request->hand_back()) {
       if (!caller_.memory().arena.valid()) return;
-      (void)Done(store_->HandBack(caller_.token(), 1,
-                                  common::UniqueFd(::dup(caller_.memory().arena.get())),
-                                  common::UniqueFd(::dup(caller_.memory().data_plane.get()))));
+      (void)Done(store_->leases().HandBack(
+          caller_.token(), 1, common::UniqueFd(::dup(caller_.memory().arena.get())),
+          common::UniqueFd(::dup(caller_.memory().data_plane.get()))));
       return;
     }
-    auto pair = store_->ClaimDescriptors(caller_.token(), 1);
+    auto pair = store_->leases().ClaimDescriptors(caller_.token(), 1);
     if (Done(pair.status())) caller_.TakeMemory(*std::move(pair), kArenaBytes);
   }
   void Handle(v1::ReserveExtentsRequest* request) {
@@ -205,6 +206,10 @@ class Store {
   void Handle(v1::ListSegmentsRequest* request) {
     v1::ListSegmentsResponse response;
     (void)Done(rpc_->ListSegments(nullptr, request, &response));
+  }
+  void Handle(v1::FindClustersRequest* request) {
+    v1::FindClustersResponse response;
+    (void)Done(rpc_->FindClusters(nullptr, request, &response));
   }
   void Handle(v1::ListDurableSegmentsRequest* request) {
     v1::ListDurableSegmentsResponse response;

@@ -148,7 +148,7 @@ class Test:
 
     def ask(self, index, policy):
         client = self.services.client(
-            "generate", "--file", str(self.paths[index]), "--policy", policy, "--temperature", "0",
+            "generate", "--raw", "--file", str(self.paths[index]), "--policy", policy, "--temperature", "0",
             "--max-tokens", "32", "--quiet", "--json", stdout=subprocess.PIPE)
         out, err = client.communicate(timeout=120)
         check(client.returncode == 0, f"generate: {err}")
@@ -221,7 +221,7 @@ class Test:
         clients = []
         for i in range(STREAMS):
             clients.append(self.services.client(
-                "generate", "--file", str(self.paths[i]), "--policy", "wave", "--temperature", "1",
+                "generate", "--raw", "--file", str(self.paths[i]), "--policy", "wave", "--temperature", "1",
                 "--seed", str(i), "--ignore-eos", "--max-tokens",
                 str(self.services.arguments.load_tokens), "--quiet", "--json",
                 stdout=open(self.services.folder / f"load-{i}.json", "w+b")))

@@ -67,7 +67,7 @@ class ContextsServicesTest : public testing::Test {
   Answer Ask(const std::string& salt = "") {
     const CommandResult result =
         Run(client::GenerateCommand,
-            {"generate", "--file", PathOf("doc.txt"), "And then?", "--max-tokens", "8",
+            {"generate", "--raw", "--file", PathOf("doc.txt"), "And then?", "--max-tokens", "8",
              "--temperature", "0", "--ignore-eos", "--json", "--quiet", "--cache-salt", salt});
     EXPECT_EQ(result.exit_code, kExitOk) << result.err;
     const auto json = nlohmann::json::parse(result.out);

@@ -39,9 +39,11 @@ class KvFormatIdentityTest : public testing::TestWithParam<KvFormat> {
     ASSERT_TRUE(engine.ok()) << engine.status();
     EXPECT_EQ((*engine)->model().kv_dtype, PagesName(format));
     EXPECT_EQ((*engine)->model().index_dtype, IndexName(format));
-    // What an index in 8 bits leaves of the bytes buys clusters.
+    // What an index in 8 bits leaves of the bytes buys clusters; codes choose pages instead.
     EXPECT_EQ((*engine)->model().default_attention.retrieval_ratio,
-              IndexName(format) == "int8" ? 0.035 : 0.018);
+              IndexName(format) == "coded"  ? 0.024
+              : IndexName(format) == "int8" ? 0.035
+                                            : 0.018);
     engine_ = *std::move(engine);
   }
   void RestartBoth(const KvFormat& format) {

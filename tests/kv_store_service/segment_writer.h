@@ -40,7 +40,7 @@ inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geom
   }
   SegmentHeader header{};
   header.magic = kSegmentMagic;
-  header.version = kSegmentVersion;
+  header.version = SegmentVersionOf(geometry);
   header.num_tokens = num_tokens;
   header.num_clusters = layout.num_clusters;
   header.num_layers = geometry.num_layers;
@@ -49,6 +49,8 @@ inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geom
   header.format = static_cast<uint32_t>(geometry.format.id);
   header.used_pages = next_page;
   header.token_begin = token_begin;
+  header.num_window_layers = geometry.num_window_layers;
+  header.window_tokens = geometry.window_tokens;
   std::memcpy(extent.data(), &header, sizeof(header));
   return next_page;
 }

@@ -12,7 +12,7 @@ import unittest
 
 from installed import PROGRAMS, TemporaryFolder, files_below, install
 
-QUESTION = "Question: What is the secret number of the mellow lock?\nAnswer:"
+QUESTION = "What is the secret number of the mellow lock?"
 ANSWER = "1756423"
 
 

@@ -36,6 +36,7 @@ class FakeEngine : public Engine {
     absl::Status failure = absl::InternalError("the fake engine failed");
     std::string token_text;          // text of every token instead of its number
     int64_t tokens_together = 1000;  // the longest continuations that are measured together
+    float wave_error = 0;  // of a measured log-probability under wave, less the retrieval ratio
   };
 
   explicit FakeEngine(Options options) : options_(std::move(options)), thread_([this] { Run(); }) {}
@@ -234,6 +235,11 @@ class FakeEngine : public Engine {
         delta.tokens.push_back(
             MeasuredToken(continuations[i][static_cast<size_t>(live->tokens - before)],
                           live->request.sampling.num_logprobs));
+        const AttentionSettings& attention = live->request.attention;
+        if (attention.policy == PolicyKind::kWave) {
+          delta.tokens[0].logprob -=
+              options_.wave_error * static_cast<float>(1 - attention.retrieval_ratio);
+        }
         ++live->tokens;
         live->sink->OnOutput(delta);
         return;

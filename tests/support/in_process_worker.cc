@@ -66,6 +66,18 @@ std::filesystem::path CopyWithContext(const std::filesystem::path& model, int64_
   return name;
 }
 
+// The store of an executor that is commanded: whoever commands speaks with the store.
+class DeafStore final : public SegmentStore {
+ public:
+  uint32_t arena_pages() const override { return 0; }
+  bool attached() const override { return false; }
+  uint64_t num_reattached() const override { return 0; }
+  void Reserve(ReserveRequest /*request*/, ReserveCallback /*callback*/) override {}
+  void Commit(uint64_t /*sequence_id*/, CommittedSegment /*segment*/) override {}
+  void Commit(uint64_t /*sequence_id*/, std::vector<CommittedSegment> /*segments*/) override {}
+  void Release(uint64_t /*sequence_id*/) override {}
+};
+
 }  // namespace
 
 void CollectingSink::OnProgress(const PrefillProgress& progress) {
@@ -133,7 +145,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   faulty_block_cache_ = &faulty->block_cache();
   backend_->ops = std::move(faulty);
   Device& device = *backend_->device;
-  const ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
+  ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
+  if (!options.layer_windows.empty()) config.layer_windows = options.layer_windows;
   generation_ = OrDie(LoadGenerationConfig(options.model_folder.string(), config));
   const bool has_tokenizer = std::filesystem::exists(options.model_folder / "tokenizer.json");
   const std::filesystem::path source_folder = RETROINFER_SOURCE_DIR;
@@ -170,17 +183,29 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
   log_reader_ = std::thread(
       [this, data_plane, one_in = options.evict_one_in] { ReadLog(data_plane, one_in); });
+  static DeafStore deaf_store;
+  SegmentStore* const store =
+      options.is_commanded ? static_cast<SegmentStore*>(&deaf_store) : store_.get();
   EngineParts parts = OrDie(AssembleEngine({.device = &device,
                                             .ops = backend_->ops.get(),
                                             .compute = backend_->stream.get(),
                                             .background = backend_->background.get(),
                                             .model = model_.get(),
                                             .tokenizer = tokenizer_.get(),
-                                            .store = store_.get(),
+                                            .store = store,
                                             .arena = store_->arena(),
                                             .data_plane = data_plane,
                                             .stretches = options.stretches},
                                            plan, options.wave_index));
+  if (options.is_commanded) {
+    StartCommanded(plan, std::move(parts));
+  } else {
+    StartEngine(options, plan, std::move(parts));
+  }
+}
+
+void InProcessWorker::StartEngine(const InProcessWorkerOptions& options, const MemoryPlan& plan,
+                                  EngineParts parts) {
   engine_ = OrDie(LocalEngine::Start({.plan = plan,
                                       .eos_token_ids = generation_.eos_token_ids,
                                       .segment_fingerprint = "in-process worker",
@@ -188,8 +213,20 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                       .inter_token_target = options.inter_token_target,
                                       .reserves_all = options.reserves_all,
                                       .on_progress = options.on_progress,
-                                      .on_plan = options.on_plan},
+                                      .on_plan = options.on_plan,
+                                      .hooks = options.hooks},
                                      std::move(parts)));
+}
+
+void InProcessWorker::StartCommanded(const MemoryPlan& plan, EngineParts parts) {
+  executor_ =
+      OrDie(Executor::Create(std::move(parts.executor),
+                             {.geometry = plan.geometry,
+                              .max_batch = plan.max_batch,
+                              .max_rows = plan.prefill_rows,
+                              .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens}},
+                             costs_));
+  commands_ = OrDie(CommandRunner::Create(*executor_, parts.arena));
 }
 
 void InProcessWorker::ReadLog(std::span<std::byte> data_plane, uint64_t evict_one_in) {
@@ -213,6 +250,8 @@ void InProcessWorker::ReadLog(std::span<std::byte> data_plane, uint64_t evict_on
 
 InProcessWorker::~InProcessWorker() {
   engine_.reset();
+  commands_.reset();
+  executor_.reset();
   stop_reading_ = true;
   log_reader_.join();
   if (!temporary_folder_.empty()) std::filesystem::remove_all(temporary_folder_);

@@ -35,6 +35,7 @@ struct InProcessWorkerOptions {
   size_t dense_kv_bytes = 0;  // 0: as the plan likes
   // The store wants a page evicted again, once in so many times that it was admitted; 0: never.
   uint64_t evict_one_in = 0;
+  std::vector<int32_t> layer_windows;  // ModelConfig; empty: as the folder has it
   bool preemption = false;
   bool reserves_all = false;      // LocalEngineOptions
   size_t suspended_kv_bytes = 0;  // 0: as the plan likes
@@ -46,6 +47,9 @@ struct InProcessWorkerOptions {
   absl::Duration inter_token_target = absl::Milliseconds(50);
   std::function<void()> on_progress;  // of the engine's loop
   std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
+  CommandHooks hooks;
+  // There is no engine, but an executor that is commanded from elsewhere: commands().
+  bool is_commanded = false;
 };
 
 // What a request gave.
@@ -84,6 +88,7 @@ class InProcessWorker {
   ~InProcessWorker();
 
   LocalEngine& engine() { return *engine_; }
+  CommandRunner& commands() { return *commands_; }
   // Ends the engine; nothing but store() may be used afterwards.
   void EndEngine() { engine_.reset(); }
   FakeSegmentStore& store() { return *store_; }
@@ -107,6 +112,9 @@ class InProcessWorker {
   bool WaitUntilIdle(absl::Duration timeout = absl::Seconds(30));
 
  private:
+  void StartEngine(const InProcessWorkerOptions& options, const MemoryPlan& plan,
+                   EngineParts parts);
+  void StartCommanded(const MemoryPlan& plan, EngineParts parts);
   void ReadLog(std::span<std::byte> data_plane, uint64_t evict_one_in);
 
   std::filesystem::path temporary_folder_;  // the copy of the model, if any
@@ -121,6 +129,10 @@ class InProcessWorker {
   std::atomic<bool> stop_reading_ = false;
   std::thread log_reader_;
   std::unique_ptr<LocalEngine> engine_;
+  // Without an engine.
+  CostModel costs_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<CommandRunner> commands_;
   int next_id_ = 0;
 };
 

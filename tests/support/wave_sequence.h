@@ -84,6 +84,8 @@ class WaveSequence {
     return {meta_blocks_.as<const MetaBlockId>().device_data(), num_meta_blocks_};
   }
   DenseZone zone() const { return zone_; }
+  const LayerKvImage& layer(uint32_t layer) const { return layers_[layer]; }
+  int64_t num_tokens() const { return num_tokens_; }
 
   // softmax(scale * q . K) V over all tokens, in doubles; q: [d].
   std::vector<double> Attention(uint32_t layer, uint32_t head, const float* q) const {

@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADING = "## To add something"
 SEARCHED = ("common/*", "text/constraint/*", "gpu_worker/*", "kv_store_service/*", "http_gateway/*", "client/*", "proto/*", "deploy/*",
-            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/serving.md",
+            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/checkpoints.md", "docs/use/serving.md",
             "docs/use/structured-output.md", "README.md")
 
 
@@ -65,6 +65,12 @@ def formats(texts):
         yield name, {f"k{name}Kv", f"KvFormatId::k{name}"}, {}
 
 
+def layer_kinds(texts):
+    """The kind that is not indexed: by what the map, the geometry and the model's configuration call it."""
+    if "is_window" in texts["gpu_worker/kv/layer_map.h"]:
+        yield "window", {"LayerMap", "WindowLayers", "has_window_layers", "num_window_layers", "layer_windows", "window_of"}, {}
+
+
 def weight_forms(texts):
     """Of codes: numbers are everywhere. Its constant, the class that multiplies it, and the forms in which it is stored."""
     table = texts["gpu_worker/ops/model/weight_form.h"]
@@ -85,20 +91,29 @@ def constraints(texts):
         yield name, {constant, f"mutable_{name}"} | ({name} if name == "json_schema" else set()), {}
 
 
+def gguf_types(texts):
+    """Those whose blocks are decoded."""
+    supported = texts["gpu_worker/model/gguf/gguf_blocks.cc"].split("kSupported[] = {", 1)[1].split("};", 1)[0]
+    for name in re.findall(r'"(Q\w+)"', supported):
+        yield name, {name}, {}
+
+
 # Kind as the row calls it -> its members, and files that only use them (an operation may use another one).
 KINDS = {
     # The first form of codes is treated apart where fingerprints and options of before are kept.
-    "a weight form": (weight_forms, r"gpu_worker/model/(fingerprint|kept_weights)\.cc"),
-    "a model family": (model_families, r"proto/|tools/(lab|models|needle)/"),
+    "a weight form": (weight_forms, r"gpu_worker/model/(fingerprint|kept_weights)\.cc|docs/use/checkpoints.md"),
+    "a model family": (model_families, r"proto/|tools/(lab|models|needle)/|docs/use/checkpoints.md"),
+    "a type of GGUF blocks": (gguf_types, r"tools/models/|docs/use/serving.md|README.md"),
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
-    "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|helm|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
+    "a metric": (metrics, r"(client|proto|tools)/|common/config/setting_names.cc|deploy/(fleet|helm|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
     "a policy": (policies, r"README.md"),
+    "a layer kind": (layer_kinds, r"(?!)"),
     "a KV format": (formats, r"README.md"),
 }
-FEWEST = {"a weight form": 1, "a model family": 3, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
-          "a KV format": 1}
+FEWEST = {"a weight form": 1, "a model family": 3, "a type of GGUF blocks": 10, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
+          "a layer kind": 1, "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
 

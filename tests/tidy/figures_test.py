@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""README.md's figures are those of the tables in docs/benchmarks.md.
+"""README.md's figures are those of the tables in docs/benchmarks.md and docs/benchmarks/.
 
 usage: figures_test.py [--write]
 
 Each cell below says which cells of which tables it is made of. With --write README.md gets what the tables say now.
-Numbers that stand in README.md's prose about speed and accuracy must occur in docs/benchmarks.md or docs/evaluation.md.
+Numbers that stand in README.md's prose about speed and accuracy must occur there or in docs/evaluation.
 """
 import pathlib
 import re
@@ -12,11 +12,11 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-BENCHMARKS = ROOT / "docs/benchmarks.md"
 BEGIN, END = "<!-- figures of docs/benchmarks.md: begin -->", "<!-- figures of docs/benchmarks.md: end -->"
 PROSE = {"## Figures", "## Accuracy"}  # sections whose prose is looked at, too
 
 AIMS = "CUDA: what is aimed at, and what is"
+REPORT = "GPU report"
 EIGHT_BITS = "Keys and values in eight bits"
 QUALITY = "Quality"
 
@@ -82,11 +82,11 @@ def quality(keys_and_values, policy):
 CELLS = {
     "attention of one layer, one context, bf16": [
         ("{} µs (PyTorch's fastest kernel)",
-         [figure(AIMS, "PyTorch's best, us", {"batch": "1", "tokens": "122,880"})]),
+         [figure(REPORT, "PyTorch's best, us", {"batch": "1", "tokens": "122,880"})]),
         ("{} µs", [figure(AIMS, "measured", {
             "what is aimed at": "wave layer, 120K, 95 % hits, batch 1: of PyTorch's dense time"}, r"\(([\d.]+) us\)")])],
     "one context, bf16": [
-        ("{} tokens/s", [figure(AIMS, "tokens/s", {"policy": "full", "context": "122,880", "batch": "1"})]),
+        ("{} tokens/s", [figure(REPORT, "tokens/s", {"policy": "full", "context": "122,880", "batch": "1"})]),
         ("{} tokens/s", [decode("bf16*", "bf16", "1")])],
     "as many contexts as fit, KV in bf16": [
         ("{} tokens/s (3 contexts)", [decode("bf16*, policy full", "bf16", "3", "all")]),
@@ -105,6 +105,12 @@ CELLS = {
     "wave, `--quality high`": quality("bf16, bf16", "wave, high"),
     "wave, KV in int8, the default": quality("int8, int8", "wave, standard"),
 }
+
+
+def pages(name):
+    """The text of a page of docs/ and of those in the folder of its name."""
+    paths = [ROOT / f"docs/{name}.md", *sorted((ROOT / f"docs/{name}").glob("*.md"))]
+    return "\n".join(path.read_text(encoding="utf-8") for path in paths)
 
 
 def expected(label, benchmarks):
@@ -146,7 +152,7 @@ def check_prose(readme, sources):
 
 
 def main(arguments):
-    readme, benchmarks = (path.read_text(encoding="utf-8") for path in (README, BENCHMARKS))
+    readme, benchmarks = README.read_text(encoding="utf-8"), pages("benchmarks")
     wrong = list(check_tables(readme, benchmarks))
     if arguments == ["--write"]:
         for line, wanted, _ in wrong:
@@ -154,7 +160,7 @@ def main(arguments):
                 readme = readme.replace(line, wanted)
         README.write_text(readme, encoding="utf-8")
         wrong = list(check_tables(readme, benchmarks))
-    sources = benchmarks + (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
+    sources = benchmarks + pages("evaluation")
     violations = [message for _, _, message in wrong] + list(check_prose(readme, sources))
     for violation in violations:
         print(violation)

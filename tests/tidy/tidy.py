@@ -42,7 +42,7 @@ STORE_LAYERS = {
     "persistence": set(),
     "lease": {"arena", "data_plane", "directory"},
     "tier": {"arena", "directory", "persistence"},
-    "store": {"arena", "data_plane", "directory", "lease", "tier"},
+    "store": {"arena", "data_plane", "directory", "lease", "mapping", "tier"},
     "contexts": {"mapping", "persistence", "store"},
     "server": {"contexts", "persistence", "store"},
 }
@@ -53,6 +53,7 @@ CLIENT_LAYERS = {
     "inspect": {"command"},
     "serve": {"command", "inspect"},
     "bench": {"command", "generate", "serve"},
+    "tune": {"command", "generate", "serve"},
 }
 # Folder of gpu_worker -> folders of gpu_worker that it may include (besides itself).
 WORKER_LAYERS = {

@@ -1,14 +1,16 @@
-"""Writes docs/evaluation.md, its plots and its figures from what evaluate.py measured.
+"""Writes the tables of docs/evaluation.md and docs/evaluation/, plots and figures from what evaluate.py
+measured.
 
     python3 -m tools.lab.report lab.jsonl docs
 
-Everything between the marker comments of evaluation.md is replaced; what stands around them is
+Everything between the marker comments of these pages is replaced; what stands around them is
 written by hand. FOLDER/evaluation gets the plots, results.json and locality.json.
 """
 
 import argparse
 import json
 import pathlib
+import re
 import sys
 
 from tools.needle.report import replace_block, size_name, table, with_interval
@@ -47,7 +49,7 @@ class Report:
     def draw(self, name: str, title: str, series, x, y) -> str:
         """Writes a plot and returns the Markdown that shows it."""
         (self.folder / f"{name}.svg").write_text(plot.svg(title, series, x, y), encoding="utf-8")
-        return f"![{title}](evaluation/{name}.svg)"
+        return f"![{title}]({name}.svg)"
 
     def of(self, name: str) -> dict[int, list[dict]]:
         """Returns the rows of a table by length, in the catalogue's order."""
@@ -275,16 +277,25 @@ class Report:
             "builds": self.builds, "indexes": self.keys,
             **study_report.blocks(self.lines, self.text)}
 
+    def _pages(self, target: pathlib.Path) -> dict[str, pathlib.Path]:
+        """Returns the page that has each block: evaluation.md or one in the folder beside it."""
+        found = {}
+        for page in (target, *sorted((target.parent / "evaluation").glob("*.md"))):
+            for name in re.findall(r"<!-- ([\w-]+): begin -->", page.read_text(encoding="utf-8")):
+                found.setdefault(name, page)
+        return found
+
     def write(self, target: pathlib.Path, only: tuple[str, ...] = ()) -> None:
-        """Replaces the blocks of the document and writes the figures; or only the blocks named.
+        """Replaces the blocks of the pages and writes the figures; or only the blocks named.
 
         Raises ValueError for a block that there is not, before anything is written.
         """
         blocks = self.blocks()
         if unknown := [name for name in only if name not in blocks]:
             raise ValueError(f"no block {', '.join(unknown)}; there are {', '.join(blocks)}")
+        pages = self._pages(target)
         for name in only or blocks:
-            replace_block(target, name, f"\n{blocks[name]() or 'Not measured.'}\n")
+            replace_block(pages.get(name, target), name, f"\n{blocks[name]() or 'Not measured.'}\n")
         if only:
             return
         (self.folder / "results.json").write_text(json.dumps(

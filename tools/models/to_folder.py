@@ -1,8 +1,10 @@
 """A GGUF file of architecture llama or qwen2 as a Hugging Face folder, its numbers in bf16.
 
-    python3 -m tools.models.to_folder model.gguf FOLDER
+    python3 -m tools.models.to_folder model.gguf FOLDER [--as-served]
 
-For the laboratory and for tests that lay both forms beside each other. Needs numpy and gguf.
+For the laboratory and for tests that lay both forms beside each other. Needs numpy and gguf. With
+--as-served the numbers are those that the server has of the file itself: vectors in f32, and two
+matrices where the file has two. Scores of file and folder are the same then, to the last bit.
 """
 
 import json
@@ -46,15 +48,16 @@ class Model:
         """Returns a field of the architecture; None if there is none."""
         return self.fields.get(f"{self.architecture}.{key}")
 
-    def tensors(self) -> dict[str, numpy.ndarray]:
-        """Returns all tensors by Hugging Face's names, in f32."""
+    def tensors(self, as_served: bool = False) -> dict[str, numpy.ndarray]:
+        """Returns all tensors by Hugging Face's names, in f32. One matrix in two quantisations is
+        the finer one, unless they are to be as they are served."""
         found = {}
         for name, stored in self._stored.items():
             shape = tuple(reversed(stored.shape.tolist()))
             numbers = dequantize(stored.data, stored.tensor_type).astype(numpy.float32)
             found[self._renamed(name)] = self._ordered(name, numbers.reshape(shape))
         own, tied = found.get("lm_head.weight"), found["model.embed_tokens.weight"]
-        if own is not None and (numpy.linalg.norm(own - tied)
+        if own is not None and not as_served and (numpy.linalg.norm(own - tied)
                                 < SAME_MATRIX * numpy.linalg.norm(own)):
             found["model.embed_tokens.weight"] = found.pop("lm_head.weight")
         return found
@@ -144,12 +147,16 @@ def tokenizer_of(model: Model) -> tuple[dict, dict]:
     return tokenizer, config
 
 
-def save_tensors(path: pathlib.Path, tensors: dict[str, numpy.ndarray]) -> None:
+def save_tensors(path: pathlib.Path, tensors: dict[str, numpy.ndarray],
+                 vectors_in_f32: bool = False) -> None:
     """Writes tensors in bf16, rounded to the nearest, as a .safetensors file."""
+    def in_f32(name):
+        return vectors_in_f32 and tensors[name].ndim == 1
+
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name in sorted(tensors):
-        end = at + 2 * tensors[name].size
-        header[name] = {"dtype": "BF16", "shape": list(tensors[name].shape),
+        end = at + (4 if in_f32(name) else 2) * tensors[name].size
+        header[name] = {"dtype": "F32" if in_f32(name) else "BF16", "shape": list(tensors[name].shape),
                         "data_offsets": [at, end]}
         at = end
     text = json.dumps(header).encode()
@@ -158,16 +165,19 @@ def save_tensors(path: pathlib.Path, tensors: dict[str, numpy.ndarray]) -> None:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in sorted(tensors):
             bits = numpy.ascontiguousarray(tensors[name]).view(numpy.uint32)
+            if in_f32(name):
+                file.write(bits.tobytes())
+                continue
             file.write(((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(numpy.uint16).tobytes())
 
 
-def convert(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+def convert(path: pathlib.Path, folder: pathlib.Path, as_served: bool = False) -> pathlib.Path:
     """Writes the folder and returns it."""
     model = Model(path)
-    tensors = model.tensors()
+    tensors = model.tensors(as_served)
     tokenizer, tokenizer_config = tokenizer_of(model)
     folder.mkdir(parents=True, exist_ok=True)
-    save_tensors(folder / "model.safetensors", tensors)
+    save_tensors(folder / "model.safetensors", tensors, vectors_in_f32=as_served)
     for name, content in (("config", config_of(model, tensors)), ("tokenizer", tokenizer),
                           ("tokenizer_config", tokenizer_config)):
         (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False, indent=1),
@@ -176,10 +186,11 @@ def convert(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 
 
 def main() -> None:
-    if len(sys.argv) != 3:
-        sys.exit("usage: python3 -m tools.models.to_folder model.gguf FOLDER")
+    arguments = [argument for argument in sys.argv[1:] if argument != "--as-served"]
+    if len(arguments) != 2:
+        sys.exit("usage: python3 -m tools.models.to_folder model.gguf FOLDER [--as-served]")
     try:
-        print(convert(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))
+        print(convert(*map(pathlib.Path, arguments), as_served="--as-served" in sys.argv))
     except (ValueError, OSError) as error:
         sys.exit(f"to_folder: {error}")
 

@@ -46,14 +46,14 @@ absl::Status DriftingQueries::UploadStep() {
   return ForwardingPolicy::UploadStep();
 }
 
-absl::Status DriftingQueries::DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                          const MatrixView& keys, const MatrixView& values,
-                                          const MatrixView& out) {
+absl::Status DriftingQueries::DecodeLayer(uint32_t layer, const AttentionForm& form,
+                                          const MatrixView& queries, const MatrixView& keys,
+                                          const MatrixView& values, const MatrixView& out) {
   const DeviceSpan<const int32_t> rows = rows_.On<const int32_t>(0).subspan(
       size_t{layer} * static_cast<size_t>(max_batch_), static_cast<size_t>(queries.rows));
   RETURN_IF_ERROR(
       ops_.Embedding(stream_, {.token_ids = rows, .table = context_.queries(), .out = queries}));
-  return ForwardingPolicy::DecodeLayer(layer, queries, keys, values, out);
+  return ForwardingPolicy::DecodeLayer(layer, form, queries, keys, values, out);
 }
 
 }  // namespace retroinfer

@@ -31,8 +31,9 @@ class DriftingQueries final : public ForwardingPolicy {
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   absl::Status UploadStep() override;
   // Overwrites `queries`.
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override;
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values,
+                           const MatrixView& out) override;
 
  private:
   DriftingQueries(ModelOps& ops, Stream& stream, AttentionPolicy& policy,

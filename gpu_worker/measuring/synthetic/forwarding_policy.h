@@ -26,12 +26,16 @@ class ForwardingPolicy : public AttentionPolicy {
   absl::Status PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
     return policy_.PrepareLayer(sequence, layer, kv);
   }
-  PromptAttention AttentionOf(const SequenceKv& sequence, uint32_t layer) override {
-    return policy_.AttentionOf(sequence, layer);
+  AttentionWindow WindowOf(const SequenceKv& sequence) const override {
+    return policy_.WindowOf(sequence);
   }
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
     return policy_.TakeLayer(sequence, layer, kv);
   }
+  absl::Status TakeWindowLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
+    return policy_.TakeWindowLayer(sequence, layer, kv);
+  }
+  void EndLayers(SequenceKv& sequence) override { policy_.EndLayers(sequence); }
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override {
     return policy_.LayerTaken(sequence, layer);
   }
@@ -58,9 +62,10 @@ class ForwardingPolicy : public AttentionPolicy {
   }
   uint64_t StepShape() const override { return policy_.StepShape(); }
   absl::Status UploadStep() override { return policy_.UploadStep(); }
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override {
-    return policy_.DecodeLayer(layer, queries, keys, values, out);
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values,
+                           const MatrixView& out) override {
+    return policy_.DecodeLayer(layer, form, queries, keys, values, out);
   }
   absl::Status DownloadStep() override { return policy_.DownloadStep(); }
   absl::Status EndStep() override { return policy_.EndStep(); }

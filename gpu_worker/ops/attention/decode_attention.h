@@ -3,6 +3,8 @@
 //   1. the dense zone: sink and local window (policy `full`: the whole context);
 //   2. the execution buffer: pages of retrieved clusters, wherever they lie in device memory;
 //   3. the estimation zone, computed beforehand (see estimate.h).
+// Of the dense zone's window a call can attend to the newest tokens alone; a logit without a value
+// can take part in each head's softmax.
 // Bound by memory: reads each KV byte of parts 1 and 2 once for the whole group of query heads.
 #pragma once
 
@@ -62,7 +64,13 @@ struct DecodeAttentionArgs {
   // Another stream's, after which `estimate` and `unseen` are there; null: they are. Attention
   // over the other parts does not wait for it.
   const Event* estimate_ready = nullptr;
-  float scale = 0;
+  float scale = 0;  // of scores
+  // Newest tokens of a zone's window that are attended; those before them are not, and the zone's
+  // sink always is. 0: all.
+  int32_t window = 0;
+  // A logit of each query head that takes part in the softmax and has no value: [query_heads].
+  // Empty: there is none. Of `unseen_share` it counts as attended.
+  DeviceSpan<const float> sinks = {};
   MatrixView out;                 // [batch, query_heads * head_dim], activation dtype
   DeviceSpan<std::byte> scratch;  // at least DecodeAttentionScratchBytes(...) of the backend
 };

@@ -1,6 +1,7 @@
 // Checks of the arguments of decode_attention, shared by the backends.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -37,11 +38,17 @@ inline absl::Status CheckDecodeAttention(const DecodeAttentionArgs& args, DType 
                            kOp, "query columns must be 1 to ", kMaxDecodeGroup, " times ",
                            kv_cols));
   RETURN_IF_ERROR(CheckSize(kOp, "zones", args.zones, batch));
+  RETURN_IF_ERROR(CheckArg(std::isfinite(args.scale) && args.scale > 0, kOp,
+                           "the scale must be a positive number, is ", args.scale));
+  RETURN_IF_ERROR(CheckArg(args.window >= 0, kOp, "a window of ", args.window, " tokens"));
   if (!args.num_pages.empty()) {
     RETURN_IF_ERROR(CheckSize(kOp, "num_pages", args.num_pages, batch * kv_heads));
     RETURN_IF_ERROR(CheckSize(kOp, "pages", args.pages, batch * kv_heads * args.max_pages));
   }
   const int64_t query_heads = args.queries.cols / geometry.head_dim;
+  if (!args.sinks.empty()) {
+    RETURN_IF_ERROR(CheckSize(kOp, "sinks", args.sinks, query_heads));
+  }
   if (!args.estimate.max.empty()) {
     RETURN_IF_ERROR(CheckSize(kOp, "estimate.max", args.estimate.max, batch * query_heads));
     RETURN_IF_ERROR(CheckSize(kOp, "estimate.sum", args.estimate.sum, batch * query_heads));

@@ -1,11 +1,12 @@
 // Exact causal attention of a chunk of a prompt (FlashAttention, Dao 2023: online softmax by
-// tiles). Bound by arithmetic: 4 * d * query_heads flops for every (query, key) pair.
+// tiles). Bound by arithmetic: 4 * d * query_heads flops for every (query, key) pair that is seen;
+// blocks of keys that no query of a tile sees are not read.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 
-#include "absl/status/status.h"
+#include "gpu_worker/device/device_span.h"
+#include "gpu_worker/ops/attention/attention_window.h"
 #include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/matrix.h"
 
@@ -14,13 +15,13 @@ namespace retroinfer {
 struct PrefillAttentionArgs {
   MatrixView queries;       // [n, query_heads * head_dim], activation dtype, after RoPE
   LayerKv kv;               // holds tokens [0, first_token + n)
-  int64_t first_token = 0;  // position of queries row 0; row i sees tokens [0, first_token + i]
-  float scale = 0;          // 1 / sqrt(head_dim)
-  MatrixView out;           // [n, query_heads * head_dim], activation dtype
+  int64_t first_token = 0;  // row of queries row 0; row i sees tokens up to first_token + i
+  float scale = 0;          // of scores
+  AttentionWindow window;   // which of these tokens
+  // A logit of each query head that takes part in the softmax and has no value: [query_heads].
+  // Empty: there is none.
+  DeviceSpan<const float> sinks = {};
+  MatrixView out;  // [n, query_heads * head_dim], activation dtype
 };
-
-// Takes the place of that operation where a prompt attends otherwise: `kv` holds what the rows may
-// attend to, in an order that only the giver knows. Empty: exact attention.
-using PromptAttention = std::function<absl::Status(const PrefillAttentionArgs&)>;
 
 }  // namespace retroinfer

@@ -1,6 +1,8 @@
 // What prefill attention asks of its arguments, on every backend.
 #pragma once
 
+#include <cmath>
+
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/attention/prefill_attention.h"
@@ -24,6 +26,17 @@ inline absl::Status CheckPrefillAttention(const PrefillAttentionArgs& args,
   RETURN_IF_ERROR(CheckShape(kOp, "out", args.out, args.queries.rows, args.queries.cols));
   RETURN_IF_ERROR(CheckDType(kOp, "queries", args.queries, activation_dtype));
   RETURN_IF_ERROR(CheckDType(kOp, "out", args.out, activation_dtype));
+  RETURN_IF_ERROR(CheckArg(std::isfinite(args.scale) && args.scale > 0, kOp,
+                           "the scale must be a positive number, is ", args.scale));
+  const AttentionWindow& window = args.window;
+  RETURN_IF_ERROR(CheckArg(window.tokens >= 0 && window.step > 0 &&
+                               window.tokens % window.step == 0 && window.always_seen >= 0 &&
+                               window.always_seen <= kMaxAlwaysSeen,
+                           kOp, "a window of ", window.tokens, " tokens in steps of ", window.step,
+                           " behind ", window.always_seen, " that are always seen"));
+  if (!args.sinks.empty()) {
+    RETURN_IF_ERROR(CheckSize(kOp, "sinks", args.sinks, args.queries.cols / kv.head_dim));
+  }
   return CheckArg(args.first_token >= 0 && args.first_token + args.queries.rows <= kv.capacity, kOp,
                   "tokens up to ", args.first_token + args.queries.rows, " of KV for ",
                   kv.capacity);

@@ -39,10 +39,17 @@ inline absl::Status CheckPageLookup(const PageLookupArgs& args) {
   const size_t rows = static_cast<size_t>(args.batch) * static_cast<size_t>(args.num_kv_heads);
   RETURN_IF_ERROR(CheckArg(args.indexes.size() == static_cast<size_t>(args.batch), kOp,
                            "needs an index for each sequence"));
-  RETURN_IF_ERROR(
-      CheckArg(args.retrieved.size() >= rows * static_cast<size_t>(args.max_retrieved) &&
-                   args.num_retrieved.size() >= rows,
-               kOp, "needs clusters for every sequence and KV head"));
+  if (args.num_chosen.empty()) {
+    RETURN_IF_ERROR(
+        CheckArg(args.retrieved.size() >= rows * static_cast<size_t>(args.max_retrieved) &&
+                     args.num_retrieved.size() >= rows,
+                 kOp, "needs clusters for every sequence and KV head"));
+  } else {
+    RETURN_IF_ERROR(CheckArg(
+        args.chosen.size() >= rows * static_cast<size_t>(args.max_chosen) &&
+            args.num_chosen.size() >= rows && args.max_chosen <= args.max_pages,
+        kOp, "needs chosen pages for every sequence and KV head, at most max_pages of each"));
+  }
   return CheckArg(args.pages.size() >= rows * static_cast<size_t>(args.max_pages) &&
                       args.num_pages.size() >= rows,
                   kOp, "needs an execution buffer for every sequence and KV head");

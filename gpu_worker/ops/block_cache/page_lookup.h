@@ -1,5 +1,5 @@
-// Finds the pages of retrieved clusters in slots of the block cache, admits missing pages into free
-// slots, and keeps the access log.
+// Finds the pages of retrieved clusters, or those that were chosen of them, in slots of the block
+// cache, admits missing pages into free slots, and keeps the access log.
 //
 // A page that is not in a slot is admitted into a free slot, if there is one and the log has room.
 // The execution buffer says where its bytes are: in a slot, in a transient slot that holds until
@@ -11,6 +11,7 @@
 
 #include "gpu_worker/ops/attention/decode_attention.h"
 #include "gpu_worker/ops/block_cache/block_cache_view.h"
+#include "gpu_worker/ops/index/page_select.h"
 #include "gpu_worker/ops/meta_pool.h"
 
 namespace retroinfer {
@@ -31,7 +32,11 @@ struct PageLookupArgs {
   DeviceSpan<const int32_t> retrieved;      // [batch, kv_heads, max_retrieved] cluster numbers
   DeviceSpan<const int32_t> num_retrieved;  // [batch, kv_heads]
   int64_t max_retrieved = 0;
-  // Execution buffer. REQUIRES: max_pages suffices for every cluster chosen.
+  // Chosen pages, which are looked up instead of the clusters above; empty spans: whole clusters.
+  DeviceSpan<const ChosenPage> chosen;   // [batch, kv_heads, max_chosen]
+  DeviceSpan<const int32_t> num_chosen;  // [batch, kv_heads]
+  int64_t max_chosen = 0;
+  // Execution buffer. REQUIRES: max_pages suffices for every cluster, or page, chosen.
   int64_t max_pages = 0;
   DeviceSpan<PageRef> pages;      // [batch, kv_heads, max_pages]
   DeviceSpan<int32_t> num_pages;  // [batch, kv_heads]

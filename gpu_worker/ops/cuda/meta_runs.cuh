@@ -13,6 +13,8 @@ struct MetaRuns {
   size_t run_bytes;
   size_t value_sums_offset;
   size_t entries_offset;
+  size_t first_codes_offset;
+  size_t codes_offset;
   size_t centroid_bytes;   // of one centroid
   size_t value_sum_bytes;  // of one value sum
   uint32_t num_layers;
@@ -23,6 +25,8 @@ struct MetaRuns {
         run_bytes(pool.run_bytes),
         value_sums_offset(pool.value_sums_offset),
         entries_offset(pool.entries_offset),
+        first_codes_offset(pool.first_codes_offset),
+        codes_offset(pool.codes_offset),
         centroid_bytes(pool.geometry.format.centroid.vector_bytes(pool.geometry.head_dim)),
         value_sum_bytes(pool.geometry.format.value_sum.vector_bytes(pool.geometry.head_dim)),
         num_layers(pool.geometry.num_layers),
@@ -37,6 +41,12 @@ struct MetaRuns {
   }
   __device__ const MetaEntry* Entries(MetaBlockId block, uint32_t layer, uint32_t head) const {
     return reinterpret_cast<const MetaEntry*>(Centroids(block, layer, head) + entries_offset);
+  }
+  __device__ const int32_t* FirstCodes(MetaBlockId block, uint32_t layer, uint32_t head) const {
+    return reinterpret_cast<const int32_t*>(Centroids(block, layer, head) + first_codes_offset);
+  }
+  __device__ const std::byte* Codes(MetaBlockId block, uint32_t layer, uint32_t head) const {
+    return Centroids(block, layer, head) + codes_offset;
   }
 };
 

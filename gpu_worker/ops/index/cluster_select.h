@@ -22,6 +22,8 @@ struct SelectionBudget {
   int32_t num_retrieved;  // r
   int32_t num_estimated;  // e; r + e <= num_clusters
   GroupRanking ranking;
+  int32_t num_pages = 0;  // of the retrieved clusters' pages that page_select chooses, where tokens
+                          // have codes
 };
 
 struct ClusterSelectArgs {

@@ -28,6 +28,11 @@ inline absl::Status CheckEstimate(const EstimateArgs& args) {
       CheckArg(args.estimated.size() >= rows * static_cast<size_t>(args.max_estimated) &&
                    args.num_estimated.size() >= rows,
                kOp, "needs clusters for every sequence and KV head"));
+  RETURN_IF_ERROR(
+      CheckArg(args.max_candidates == 0 ||
+                   (args.candidates.size() >= rows * static_cast<size_t>(args.max_candidates) &&
+                    args.num_candidates.size() >= rows),
+               kOp, "needs candidates for every sequence and KV head"));
   return CheckArg(args.out.max.size() >= query_rows && args.out.sum.size() >= query_rows &&
                       args.out.acc.size() >= query_rows * geometry.head_dim,
                   kOp, "needs partial results for every sequence and query head");

@@ -13,6 +13,7 @@
 #include "gpu_worker/ops/index/cluster_select.h"
 #include "gpu_worker/ops/index/estimate.h"
 #include "gpu_worker/ops/index/load_segment_index.h"
+#include "gpu_worker/ops/index/page_select.h"
 #include "gpu_worker/ops/index/read_segment_layer.h"
 #include "gpu_worker/ops/index/unseen_mass.h"
 #include "gpu_worker/ops/index/write_segment.h"
@@ -31,6 +32,8 @@ class IndexOps {
   virtual absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) = 0;
   virtual absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) = 0;
   virtual absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) = 0;
+  virtual absl::Status PageSelect(Stream& stream, const PageSelectArgs& args) = 0;
+  virtual absl::Status CandidateRest(Stream& stream, const PageSelectArgs& args) = 0;
   virtual size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                                       int64_t max_estimated) const = 0;
   virtual absl::Status Estimate(Stream& stream, const EstimateArgs& args) = 0;

@@ -1,8 +1,9 @@
 // Fills meta blocks from one layer of a segment's image in the arena: what WriteSegment left in
-// them when the segment was built. Bound by the copy: centroids, value sums and entries, once.
+// them when the segment was built. Bound by the copy: centroids, value sums, entries and codes of
+// tokens, once.
 //
-// An entry whose pages do not lie in the extent becomes an empty cluster: bytes that another
-// process can reach are never an address.
+// An entry whose pages do not lie in the extent, or whose codes would not lie in the segment's,
+// becomes an empty cluster: bytes that another process can reach are never an address.
 #pragma once
 
 #include <cstdint>

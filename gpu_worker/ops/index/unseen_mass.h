@@ -22,6 +22,8 @@ struct UnseenMassArgs {
   int32_t num_query_heads = 0;
   DeviceSpan<const float> scores;  // [batch, query_heads, max_clusters], from centroid_score.h
   int64_t max_clusters = 0;
+  // Empty spans: none is, as where scores say already what clusters hold beside what is retrieved
+  // (page_select.h).
   DeviceSpan<const int32_t> retrieved;      // [batch, kv_heads, max_retrieved]
   DeviceSpan<const int32_t> num_retrieved;  // [batch, kv_heads]
   int64_t max_retrieved = 0;

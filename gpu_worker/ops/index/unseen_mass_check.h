@@ -23,7 +23,8 @@ inline absl::Status CheckUnseenMass(const UnseenMassArgs& args) {
   RETURN_IF_ERROR(CheckSize(kOp, "indexes", args.indexes, args.batch));
   RETURN_IF_ERROR(CheckSize(kOp, "scores", args.scores, query_rows * args.max_clusters));
   RETURN_IF_ERROR(CheckSize(kOp, "retrieved", args.retrieved, rows * args.max_retrieved));
-  RETURN_IF_ERROR(CheckSize(kOp, "num_retrieved", args.num_retrieved, rows));
+  RETURN_IF_ERROR(
+      CheckSize(kOp, "num_retrieved", args.num_retrieved, args.max_retrieved == 0 ? 0 : rows));
   RETURN_IF_ERROR(CheckSize(kOp, "out.max", args.out.max, query_rows));
   return CheckSize(kOp, "out.sum", args.out.sum, query_rows);
 }

@@ -2,8 +2,10 @@
 // arena, and the meta blocks of the device (layouts in segment_layout.h and meta_pool.h). Clusters
 // of a head take consecutive pages in cluster order; heads and layers follow each other from
 // `next_page` on, which is advanced past the layer's last page, so that the extent has no holes.
-// Where `fill` has slots, the same pages go there as well, counted from the segment's first page of
-// KV. Bound by the copy: reads each KV byte of the layer once, writes it once or twice.
+// Where the format has codes of tokens (token_code.h), they are made of the keys and the stored
+// centroids. Where `fill` has slots, the same pages go there as well, counted from the segment's
+// first page of KV. Bound by the copy: reads each KV byte of the layer once, writes it once or
+// twice.
 #pragma once
 
 #include <cstdint>

@@ -114,6 +114,48 @@ TEST_F(GenerateCommandTest, ChatAndSystemGoThroughTheTemplate) {
   EXPECT_NE(LastPrompt(), "hello");
 }
 
+TEST_F(GenerateCommandTest, AsksAsAChatUnlessToldToContinueTheText) {
+  const auto tokenizer = MakeByteTokenizer({.chat_template = "<{{ messages[0].content }}>"});
+  const ChatTemplate in_brackets = ChatTemplate::Create(*tokenizer);
+  worker_.model().chat_template = &in_brackets;
+  EXPECT_EQ(Run({"hello"}).exit_code, kExitOk);
+  EXPECT_EQ(LastPrompt(), "<hello>");
+  EXPECT_EQ(Run({"hello", "--chat"}).exit_code, kExitOk);
+  EXPECT_EQ(LastPrompt(), "<hello>");
+  EXPECT_EQ(Run({"hello", "--raw"}).exit_code, kExitOk);
+  EXPECT_EQ(LastPrompt(), "hello");
+  EXPECT_EQ(Run({"hello", "--raw", "--chat"}).exit_code, kExitUsage);
+  EXPECT_EQ(Run({"hello", "--raw", "--system", "be brief"}).exit_code, kExitUsage);
+}
+
+TEST_F(GenerateCommandTest, AModelWithoutATemplateContinuesTheTextAndSaysSo) {
+  const auto tokenizer = MakeByteTokenizer();
+  const ChatTemplate none = ChatTemplate::Create(*tokenizer);
+  worker_.model().chat_template = &none;
+  const CommandResult result = Run({"a", "--max-tokens", "3"});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.err;
+  EXPECT_EQ(result.out, "98 99 100 \n");
+  EXPECT_THAT(result.err, HasSubstr("no chat template"));
+  EXPECT_EQ(LastPrompt(), "a");
+  EXPECT_EQ(Run({"a", "--max-tokens", "1", "--quiet"}).err, "");
+  const CommandResult chat = Run({"a", "--chat"});
+  EXPECT_EQ(chat.exit_code, kExitFailed);
+  EXPECT_THAT(chat.err, HasSubstr("FAILED_PRECONDITION CHAT_TEMPLATE"));
+  EXPECT_EQ(Run({"a", "--system", "be brief"}).exit_code, kExitFailed);
+}
+
+// The answer to a prompt without the template would look like the model's best.
+TEST_F(GenerateCommandTest, ATemplateThatCannotBeRunIsToldInsteadOfPassedBy) {
+  const auto tokenizer = MakeByteTokenizer({.chat_template = "{% if %}"});
+  const ChatTemplate broken = ChatTemplate::Create(*tokenizer);
+  worker_.model().chat_template = &broken;
+  const CommandResult result = Run({"a"});
+  EXPECT_EQ(result.exit_code, kExitFailed);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("CHAT_TEMPLATE"));
+  EXPECT_EQ(Run({"a", "--raw"}).exit_code, kExitOk);
+}
+
 TEST_F(GenerateCommandTest, JsonHasTextAndStatistics) {
   const CommandResult result =
       Run({"a", "--max-tokens", "3", "--json", "--policy", "wave", "--seed", "5"});

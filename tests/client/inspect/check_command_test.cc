@@ -41,6 +41,15 @@ TEST(CheckCommand, TheLineToStartWithSaysHowNumbersAreKept) {
   EXPECT_THAT(result.out, HasSubstr(std::string(kModel) + " --kv-dtype int8 --index-dtype int8"));
 }
 
+TEST(CheckCommand, PlansForAnIndexWithCodes) {
+  const CommandResult result =
+      RunCommand(CheckCommand,
+                 {"check", kModel, "--memory=1GiB", "--arena-bytes=256MiB", "--index-dtype=coded"});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("It fits: "));
+  EXPECT_THAT(result.out, HasSubstr(std::string(kModel) + " --index-dtype coded"));
+}
+
 TEST(CheckCommand, PlansForAGpuThatIsSomewhereElse) {
   const CommandResult result =
       RunCommand(CheckCommand, {"check", kModel, "--gpu-memory=8GiB", "--arena-bytes=64MiB"});

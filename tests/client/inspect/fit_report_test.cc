@@ -90,6 +90,29 @@ TEST(FitReport, TheVerdictIsThatOfThePolicy) {
   EXPECT_THAT(DescribeFit(input, full), HasSubstr(" --policy full\n"));
 }
 
+// An arena for wave would not help a context that policy full keeps in dense blocks.
+TEST(FitReport, APolicyWithoutSegmentsIsToldToNeedMemoryAlone) {
+  FitInput input = Llama8b();
+  input.memory_bytes = 24 * kGiB;
+  input.arena_bytes = 3 * kGiB;
+  input.wanted_context = 131072;
+  input.policy = PolicyKind::kFull;
+  const FitReport full = ExamineFit(input);
+  EXPECT_FALSE(full.status.ok());
+  EXPECT_EQ(full.target_arena_bytes, 3 * kGiB);
+  EXPECT_THAT(std::string(full.status.message()), HasSubstr("(it needs --memory "));
+  EXPECT_THAT(DescribeFit(input, full), HasSubstr("For 131,072 tokens: --memory "));
+  EXPECT_THAT(DescribeFit(input, full), Not(HasSubstr("--arena-bytes 2")));
+  // What it says is needed is enough.
+  input.memory_bytes = full.target_memory_bytes;
+  EXPECT_TRUE(ExamineFit(input).status.ok()) << ExamineFit(input).status;
+  // Wave keeps a short context in dense blocks, too.
+  input.policy = PolicyKind::kWave;
+  input.arena_bytes = 1 << 20;
+  input.wanted_context = 4096;
+  EXPECT_EQ(ExamineFit(input).target_arena_bytes, 1u << 20);
+}
+
 TEST(FitReport, EachUserHasAContextAtATime) {
   FitInput input = Llama8b();
   input.available_bytes = 400 * kGiB;

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,8 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "client/command/commands.h"
 #include "client/command/exit_code.h"
+#include "client/command/server_registry.h"
+#include "common/shm/folder_lock.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
 #include "tests/client/command_runner.h"
+#include "tests/support/temp_folder.h"
 #include "tests/support/worker_harness.h"
 
 namespace retroinfer::client {
@@ -80,6 +85,38 @@ TEST_F(PsCommandTest, JsonIsForPrograms) {
   const auto json = nlohmann::json::parse(Run({"--json"}).out);
   EXPECT_DOUBLE_EQ(json["gpu_worker"]["page_hit_ratio"], 0.97);
   EXPECT_EQ(json["kv_store_service"]["arena_bytes"], 1 << 30);
+}
+
+TEST_F(PsCommandTest, FindsTheServersThatRunHere) {
+  const test_support::TempFolder session;
+  ::setenv("XDG_RUNTIME_DIR", session.path().c_str(), 1);
+  const std::string folder = worker_.folder().string();
+  FakeStore store(folder);
+  std::filesystem::create_symlink(worker_.folder() / "worker.sock",
+                                  worker_.folder() / "generation.sock");
+  const auto lock = common::FolderLock::Take(folder, "serve", "retroinfer serve");
+  ASSERT_TRUE(lock.ok() && ServerRegistry().Add(folder).ok());
+  CommandResult result = RunCommand(PsCommand, {"ps"});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("unix:" + folder + "/generation.sock"));
+  EXPECT_THAT(result.out, HasSubstr("12 committed"));
+  result = RunCommand(PsCommand, {"ps", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(result.out)["socket_dir"], folder);
+
+  // A second one, whose services do not answer.
+  const std::string usual = session.File("retroinfer");
+  std::filesystem::create_directory(usual);
+  std::filesystem::permissions(usual, std::filesystem::perms::owner_all);
+  const auto other = common::FolderLock::Take(usual, "kv_store", "kv_store_service");
+  ASSERT_TRUE(other.ok());
+  result = RunCommand(PsCommand, {"ps", "--json"});
+  EXPECT_EQ(result.exit_code, kExitFailed);
+  const auto servers = nlohmann::json::parse(result.out)["servers"];
+  ASSERT_EQ(servers.size(), 2u);
+  const size_t first = servers[0]["socket_dir"] == folder ? 0 : 1;
+  EXPECT_EQ(servers[first]["gpu_worker"]["model"], "fake-model");
+  EXPECT_TRUE(servers[1 - first]["kv_store_service"].contains("problem"));
+  ::unsetenv("XDG_RUNTIME_DIR");
 }
 
 TEST_F(PsCommandTest, AMissingServiceIsAFailureButTheOtherIsShown) {

@@ -198,6 +198,14 @@ TEST_F(ServeCommandTest, AServiceThatRefusesItsSettingsIsNotRestarted) {
   EXPECT_TRUE(IsGone(PidOf("kv_store_service")));
 }
 
+TEST_F(ServeCommandTest, WhatTheWorkerWouldRefuseIsToldBeforeTheStoreHasTheArena) {
+  std::ofstream(folder_ / "gpu_worker.mistake") << "gpu_worker: --max-batch is odd";
+  Serve({kModel, "--max-batch=3"});
+  EXPECT_EQ(ExitCode(), kExitUsage);
+  EXPECT_THAT(Log(), HasSubstr("gpu_worker: --max-batch is odd"));
+  EXPECT_EQ(PidOf("kv_store_service"), 0);
+}
+
 TEST_F(ServeCommandTest, WhatDrainsIsToldAgainAtTheDeadlineAndTheStoreWaitsForIt) {
   Touch("gpu_worker.drains");
   Serve({kModel, "--drain-timeout=200ms"});

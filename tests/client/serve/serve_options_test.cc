@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "common/door/listen_socket.h"
+#include "common/retrieval/retrieval_file.h"
 #include "tests/client/incomplete_folders.h"
 
 namespace retroinfer::client {
@@ -60,13 +63,13 @@ TEST(ServeOptions, TheWorkerHasTheFirstOfTheModelsNamesTheGatewayAll) {
   const std::vector<ServiceSpec> specs =
       ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*,needle",
                             "--served-model-name=gpt-4o", "--strict-parameters"}));
-  EXPECT_THAT(specs[1].arguments, Contains("--served-model-name=needle"));
-  EXPECT_THAT(specs[2].arguments, Contains("--served-model-name=*,needle,gpt-4o"));
-  EXPECT_THAT(specs[2].arguments, Contains("--strict-parameters"));
+  EXPECT_THAT(specs[2].arguments, Contains("--served-model-name=needle"));
+  EXPECT_THAT(specs[1].arguments, Contains("--served-model-name=*,needle,gpt-4o"));
+  EXPECT_THAT(specs[1].arguments, Contains("--strict-parameters"));
   const std::vector<ServiceSpec> any =
       ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*"}));
-  EXPECT_THAT(any[1].arguments, Not(Contains(StartsWith("--served-model-name"))));
-  EXPECT_THAT(any[2].arguments, Contains("--served-model-name=*"));
+  EXPECT_THAT(any[2].arguments, Not(Contains(StartsWith("--served-model-name"))));
+  EXPECT_THAT(any[1].arguments, Contains("--served-model-name=*"));
 }
 
 TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
@@ -76,7 +79,7 @@ TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
   EXPECT_THAT(ListenAddresses(options),
               testing::MatchesRegex("127.0.0.1:[1-9][0-9]*,localhost:7,unix:/x:0"));
   EXPECT_THAT(options.Passed("--http"), testing::MatchesRegex("127.0.0.1:[1-9][0-9]*"));
-  EXPECT_THAT(ServiceSpecs(options)[1].arguments,
+  EXPECT_THAT(ServiceSpecs(options)[2].arguments,
               Contains(HasSubstr(ListenAddresses(options) + ",unix:")));
   ServeOptions given = Options({"--model=/m"});
   ASSERT_TRUE(ChooseFreePorts(&given).ok());
@@ -112,17 +115,19 @@ TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
                "--tls-key=/t", "--cors-origin=https://a", "--drain-timeout=7s"});
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
   ASSERT_EQ(specs.size(), 3u);
-  EXPECT_EQ(specs[2].name, "http_gateway");
-  EXPECT_EQ(specs[2].health_address, "unix:/run/x/http.sock");
-  EXPECT_TRUE(specs[2].health_is_http);
+  EXPECT_EQ(specs[1].name, "http_gateway");
+  EXPECT_EQ(specs[2].name, "gpu_worker");  // when the worker is ready, so is the gateway
+  EXPECT_EQ(specs[1].health_address, "unix:/run/x/http.sock");
+  EXPECT_TRUE(specs[1].health_is_http);
+  EXPECT_TRUE(specs[1].checks_settings && specs[2].checks_settings);
   EXPECT_THAT(
-      specs[2].arguments,
+      specs[1].arguments,
       ElementsAre("/opt/http_gateway", "--cors-origin=https://a",
                   "--http=127.0.0.1:8000,unix:/run/x/http.sock",
                   "--worker=unix:/run/x/generation.sock", "--drain-timeout=7s", "--api-key-file=/k",
                   "--tls-certificate=/c", "--tls-key=/t", "--worker-api-key-file=/k"));
-  EXPECT_THAT(specs[1].arguments, Not(Contains(HasSubstr("--http"))));
-  EXPECT_EQ(specs[2].drain_timeout, absl::Seconds(7));
+  EXPECT_THAT(specs[2].arguments, Not(Contains(HasSubstr("--http"))));
+  EXPECT_EQ(specs[1].drain_timeout, absl::Seconds(7));
   options.is_private = true;
   EXPECT_EQ(ServiceSpecs(options).size(), 2u);
   EXPECT_FALSE(HasGateway(Options({"--model=/m", "--http=none"})));
@@ -134,11 +139,11 @@ TEST(ServeOptions, TheGatewaysLimitsCanBeSet) {
        "--http-max-generations=5", "--http-max-body-bytes=1MiB", "--http-keepalive-interval=2s",
        "--billing-header=keep", "--tool-call-parser=hermes"});
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
-  EXPECT_THAT(specs[2].arguments,
+  EXPECT_THAT(specs[1].arguments,
               AllOf(Contains("--max-connections=9"), Contains("--max-generations=5"),
                     Contains("--max-body-bytes=1MiB"), Contains("--keepalive-interval=2s"),
                     Contains("--billing-header=keep"), Contains("--tool-call-parser=hermes")));
-  EXPECT_THAT(specs[1].arguments, Not(Contains(StartsWith("--max-connections"))));
+  EXPECT_THAT(specs[2].arguments, Not(Contains(StartsWith("--max-connections"))));
 }
 
 TEST(ServeOptions, PrivateServicesListenOnTheirSocketsOnly) {
@@ -182,6 +187,39 @@ TEST(ServeOptions, TheScalingOfRopeIsCheckedAndPassedOn) {
     EXPECT_THAT(std::string(CheckServeOptions(&right).message()), StartsWith("/opt/"));
     EXPECT_THAT(ServiceSpecs(right)[1].arguments, Contains("--rope-scaling=yarn:4:2048"));
   }
+}
+
+TEST(ServeOptions, AMeasuredBudgetBesideTheCacheIsUsed) {
+  const std::string folder = testing::TempDir() + "serve_options_cache";
+  std::filesystem::create_directories(folder);
+  const std::string path = folder + "/retrieval.toml";
+  common::RetrievalFile file;
+  file.subject = {.model_name = "m", .fingerprint = std::string(64, '0')};
+  file.target_change = 0.05;
+  file.budgets = {{.chosen = {.context = 8192, .ratio = 0.1, .windows = 1, .tokens = 64}}};
+  const auto check = [&](std::vector<const char*> more) {
+    const std::string cache = "--cache-dir=" + folder;
+    std::vector<const char*> arguments = {"--load-format=dummy", "--model-shape=tiny",
+                                          cache.c_str()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    ServeOptions options = Options(arguments);
+    options.bin_dir = folder;
+    for (const char* program : {"kv_store_service", "gpu_worker"}) {
+      std::filesystem::remove(folder + "/" + program);
+      std::filesystem::create_symlink("/bin/true", folder + "/" + program);
+    }
+    const absl::Status status = CheckServeOptions(&options);
+    return status.ok() ? options.Passed("--retrieval") : std::string(status.message());
+  };
+  EXPECT_EQ(check({}), "") << "there is none";
+  std::ofstream(path) << common::FormatRetrievalFile(file);
+  EXPECT_EQ(check({}), path);
+  EXPECT_EQ(check({"--retrieval=none"}), "none");
+  EXPECT_EQ(check({"--retrieval-ratio=0.1"}), "") << "another budget is named";
+  std::ofstream(path) << "version = 7\n";
+  EXPECT_THAT(check({}), HasSubstr("retrieval.toml: line 1: version must be 1"));
+  EXPECT_THAT(check({"--retrieval=/nowhere"}), HasSubstr("/nowhere"));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -103,19 +103,37 @@ TEST_F(SettingsTest, RefusesBadDurationsUnknownFlagsAndFiles) {
 TEST_F(SettingsTest, NamesTheLineAndTheSettingThatWasMeant) {
   const std::string path = WriteFile("# a comment\nport = 2\n\narena-byts = \"1GiB\"\n");
   const std::string message(Parse({"--config", path.c_str()}).message());
-  EXPECT_THAT(message, testing::HasSubstr(path + ", line 4: there is no setting 'arena-byts'"));
+  EXPECT_THAT(message,
+              testing::HasSubstr(path + ", line 4, column 14: there is no setting 'arena-byts'"));
   EXPECT_THAT(message, testing::HasSubstr("did you mean arena-bytes?"));
   EXPECT_THAT(std::string(Parse({"--arena-byte=1"}).message()),
               testing::HasSubstr("did you mean --arena-bytes?"));
 }
 
 TEST_F(SettingsTest, SaysWhereABadValueCameFrom) {
-  const std::string path = WriteFile("wait = soon\n");
+  const std::string path = WriteFile("wait = \"soon\"\n");
   EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).message()),
-              testing::HasSubstr("(from " + path + ", line 1)"));
+              testing::HasSubstr("(from " + path + ", line 1, column 8)"));
   ::setenv("RETROINFER_ARENA_BYTES", "lots", 1);
   EXPECT_THAT(std::string(Parse({}).message()),
               testing::HasSubstr("(from RETROINFER_ARENA_BYTES)"));
+}
+
+TEST_F(SettingsTest, AFileAsTheyWereBeforeTomlIsTakenWithAWarning) {
+  const std::string path = WriteFile("port = 2\nwait = 3s\n");
+  ASSERT_TRUE(Parse({"--config", path.c_str()}).ok());
+  EXPECT_EQ(wait_, absl::Seconds(3));
+  EXPECT_THAT(settings_.warnings(),
+              testing::ElementsAre(testing::AllOf(testing::HasSubstr(path + ", line 2"),
+                                                  testing::HasSubstr("wait = \"3s\""))));
+}
+
+// It may be a mistake in TOML, and the value not what was meant.
+TEST_F(SettingsTest, AValueOfSuchAFileThatIsWrongIsExplained) {
+  const std::string path = WriteFile("wait == \"3s\"\n");
+  EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).message()),
+              testing::AllOf(testing::HasSubstr("is not a duration"),
+                             testing::HasSubstr(path + ", line 1, column ")));
 }
 
 TEST_F(SettingsTest, AFileThatAllProgramsShareMaySetOthersToo) {

@@ -47,6 +47,18 @@ TEST_F(TlsCertificatesTest, FilesThatAreNotGoodAreRefused) {
   EXPECT_EQ(code({Path("fifo"), files_.key, ""}), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(TlsCertificatesTest, AreCheckedTogether) {
+  EXPECT_TRUE(TlsCertificates::Check({}).ok());
+  EXPECT_TRUE(TlsCertificates::Check(files_).ok());
+  for (const TlsFiles& some : {TlsFiles{files_.certificate, "", ""}, TlsFiles{"", files_.key, ""},
+                               TlsFiles{"", "", files_.certificate},
+                               TlsFiles{files_.certificate, Path("other.key"), ""}}) {
+    EXPECT_EQ(TlsCertificates::Check(some).code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(TlsCertificates::Check({Path("none"), files_.key, ""}).code(),
+            absl::StatusCode::kNotFound);
+}
+
 TEST_F(TlsCertificatesTest, TheLastGoodOnesStay) {
   auto certificates = TlsCertificates::Load(files_);
   ASSERT_TRUE(certificates.ok());

@@ -24,6 +24,10 @@ TEST(KvFormatTest, NumbersAndNamesThatFilesHaveStay) {
   EXPECT_EQ(*KvFormatNamed("bf16"), kBf16Kv);
   EXPECT_EQ(*KvFormatOfNumber(5), kInt8Kv);
   EXPECT_EQ(*KvFormatNamed("int8"), kInt8Kv);
+  EXPECT_EQ(*KvFormatOfNumber(6), kBf16CodedKv);
+  EXPECT_EQ(*KvFormatOfNumber(7), kInt8CodedKv);
+  EXPECT_EQ(*KvFormatNamed("bf16", "coded"), kBf16CodedKv);
+  EXPECT_EQ(*KvFormatNamed("int8", "coded"), kInt8CodedKv);
 }
 
 TEST(KvFormatTest, EachFormatIsFoundByItsNumberAndItsName) {
@@ -115,6 +119,59 @@ TEST(PageLayoutTest, GeometryAndSegmentFollowTheFormat) {
   EXPECT_EQ(layout.order_offset - layout.value_sums_offset, 6u * 64 * 512);
   EXPECT_GE(layout.first_kv_page * layout.page_bytes, layout.index_end);
   EXPECT_LT((layout.first_kv_page - 1) * layout.page_bytes, layout.index_end);
+}
+
+TEST(SegmentLayoutTest, CodesLieBehindTheOrderTable) {
+  for (const auto& [coded, plain] :
+       {std::pair{kBf16CodedKv, kBf16Int8Kv}, std::pair{kInt8CodedKv, kInt8Kv}}) {
+    for (const uint32_t head_dim : {64u, 128u}) {
+      const SegmentLayout with(KvGeometry{2, 3, head_dim, coded}, 8192);
+      const SegmentLayout without(KvGeometry{2, 3, head_dim, plain}, 8192);
+      EXPECT_EQ(with.order_offset, without.order_offset);
+      EXPECT_EQ(with.codes_offset, without.index_end);
+      EXPECT_EQ(with.codes_bytes, 8 * 1024u * (head_dim / 4 + 4));
+      EXPECT_EQ(with.index_end, with.codes_offset + 6 * with.codes_bytes);
+      EXPECT_EQ(without.codes_bytes, 0u);
+      EXPECT_EQ(without.codes_offset, without.index_end);
+      EXPECT_EQ(with.codes_offset % 16, 0u);
+    }
+  }
+}
+
+TEST(TokenCodeTest, ACodeIsTwoBitsAChannelAndTwoFactors) {
+  const TokenCodeLayout layout(kBf16CodedKv, 128);
+  EXPECT_EQ(layout.code_bytes, 32u);
+  EXPECT_EQ(layout.factors_offset, 32u * 1024);
+  EXPECT_EQ(layout.bytes, 36u * 1024);
+  EXPECT_EQ(TokenCodeBytes(kBf16CodedKv, 128), 36u);
+  EXPECT_EQ(TokenCodeLayout(kBf16Kv, 128).bytes, 0u);
+  EXPECT_EQ(TokenCodeBytes(kBf16Kv, 128), 0u);
+}
+
+// Stored codes depend on these.
+TEST(TokenCodeTest, LevelsAndSignsStay) {
+  EXPECT_EQ(CodeLevel(0), -10);
+  EXPECT_EQ(CodeLevel(1), -3);
+  EXPECT_EQ(CodeLevel(2), 3);
+  EXPECT_EQ(CodeLevel(3), 10);
+  for (const bool is_large : {false, true}) {
+    for (const bool is_negative : {false, true}) {
+      EXPECT_EQ(CodeLevel(CodeOfLevel(is_large, is_negative)),
+                (is_negative ? -1 : 1) * (is_large ? 10 : 3));
+    }
+  }
+  EXPECT_EQ(TurnedSigns(0), 0xe220a8397b1dcdafu);
+  EXPECT_EQ(TurnedSigns(1), 0x6e789e6aa1b965f4u);
+  EXPECT_TRUE(TurnsSign(0));
+  EXPECT_FALSE(TurnsSign(64));
+}
+
+TEST(TokenCodeTest, OtherHeadSizesAreRefusedByName) {
+  const absl::Status status = KvGeometry{1, 1, 96, kBf16CodedKv}.Validate();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  for (const char* part : {"96", "bf16_coded", "power of two"}) {
+    EXPECT_NE(std::string(status.message()).find(part), std::string::npos) << status;
+  }
 }
 
 TEST(SegmentLayoutTest, AnIndexInInt8HasItsScalesBehindEach64Vectors) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/kv/segment_layout.h"
 
 namespace retroinfer {
@@ -49,6 +51,63 @@ TEST(SegmentLayoutTest, PartsDoNotOverlapAndTheExtentSufficesForTheWorstClusters
   // 511 clusters of 13 tokens (4 pages, 3 places wasted) and one with the rest.
   const uint32_t rest = kPrefillSegmentTokens - 511 * 13;
   EXPECT_LE(511 * kLlama8b.pages_of(13) + kLlama8b.pages_of(rest), layout.max_pages_per_head);
+}
+
+TEST(KvGeometryTest, WindowLayersAreThereWithAWindowOrNotAtAll) {
+  KvGeometry geometry = kLlama8b;
+  EXPECT_FALSE(geometry.has_window_layers());
+  EXPECT_EQ(geometry.num_model_layers(), 32u);
+  geometry.num_window_layers = 5;
+  EXPECT_EQ(geometry.Validate().code(), absl::StatusCode::kInvalidArgument);
+  geometry.window_tokens = kMaxLayerWindow;
+  EXPECT_TRUE(geometry.Validate().ok());
+  EXPECT_EQ(geometry.num_model_layers(), 37u);
+  EXPECT_EQ(geometry.of_window_layers(),
+            (KvGeometry{.num_layers = 5, .num_kv_heads = 8, .head_dim = 128}));
+  geometry.window_tokens = kMaxLayerWindow + 1;
+  EXPECT_EQ(geometry.Validate().code(), absl::StatusCode::kInvalidArgument);
+  geometry.window_tokens = 100;
+  geometry.num_window_layers = 1025;
+  EXPECT_EQ(geometry.Validate().code(), absl::StatusCode::kInvalidArgument);
+  geometry.num_window_layers = 0;
+  EXPECT_EQ(geometry.Validate().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(KvGeometryTest, KeptTokensOfWindowLayersHoldTheWindowOfTheNextToken) {
+  for (const uint32_t window : {1u, 2u, 64u, 100u, 128u, 129u, 1024u}) {
+    KvGeometry geometry = kLlama8b;
+    geometry.num_window_layers = 1;
+    geometry.window_tokens = window;
+    int64_t most = 0;
+    for (int64_t position = 0; position < 3000; ++position) {
+      const int64_t begin = geometry.WindowBegin(position);
+      ASSERT_EQ(begin % kWindowStep, 0);
+      ASSERT_LE(begin, std::max<int64_t>(0, position + 1 - window));
+      ASSERT_GT(begin + kWindowStep, position + 1 - window);
+      most = std::max(most, position - begin);
+    }
+    EXPECT_EQ((most + 63) / 64, geometry.max_window_blocks()) << window;
+  }
+}
+
+// Nothing moves in the segments of models without window layers.
+TEST(SegmentLayoutTest, ATailLiesBetweenIndexAndPages) {
+  KvGeometry geometry = kLlama8b;
+  const SegmentLayout without(geometry, kDecodeSegmentTokens);
+  EXPECT_EQ(without.tail_page, without.first_kv_page);
+  EXPECT_EQ(without.tail_bytes, 0u);
+  EXPECT_EQ(SegmentVersionOf(geometry), 2u);
+  geometry.num_window_layers = 3;
+  geometry.window_tokens = 128;
+  const SegmentLayout with(geometry, kDecodeSegmentTokens);
+  EXPECT_EQ(SegmentVersionOf(geometry), 3u);
+  EXPECT_EQ(with.index_end, without.index_end);
+  EXPECT_EQ(with.tail_page, without.first_kv_page);
+  EXPECT_EQ(with.tail_block_bytes, size_t{3} * 8 * 16 * 2048);
+  EXPECT_EQ(with.tail_bytes, 4 * with.tail_block_bytes);  // up to 127 + 127 tokens
+  EXPECT_EQ(with.first_kv_page * with.page_bytes,
+            without.first_kv_page * without.page_bytes + with.tail_bytes);
+  EXPECT_EQ(with.max_pages - with.first_kv_page, without.max_pages - without.first_kv_page);
 }
 
 }  // namespace

@@ -72,10 +72,13 @@ TEST(SealedMemoryTest, SaysHowMuchMemoryItWanted) {
 }
 
 TEST(SealedMemoryTest, CanBeStoppedWhileItIsMade) {
-  std::atomic<bool> stop{true};
-  EXPECT_TRUE(absl::IsCancelled(SealedMemory::Create("test", 256 * kMiB, 2, &stop).status()));
-  stop = false;
-  EXPECT_TRUE(SealedMemory::Create("test", kMiB, 1, &stop).ok());
+  AllocationWatch watch;
+  watch.stop = true;
+  EXPECT_TRUE(absl::IsCancelled(SealedMemory::Create("test", 256 * kMiB, 2, &watch).status()));
+  EXPECT_EQ(watch.done_bytes, 0u);
+  watch.stop = false;
+  EXPECT_TRUE(SealedMemory::Create("test", 100 * kMiB, 3, &watch).ok());
+  EXPECT_EQ(watch.done_bytes, 2 * 100 * kMiB);
 }
 
 TEST(SealedMemoryTest, RefusesWhatIsNotTheMemoryItExpects) {

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import unittest
 
 SKIPPED = 77
@@ -94,9 +95,7 @@ def bytes_of(text):
 
 
 def settings_of(documents, file):
-    text = one(documents, "ConfigMap")["data"][file]
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    return dict(line.split(" = ", 1) for line in lines)
+    return tomllib.loads(one(documents, "ConfigMap")["data"][file])
 
 
 class Likeness(unittest.TestCase):
@@ -122,7 +121,7 @@ class Likeness(unittest.TestCase):
             if kind == "ConfigMap":
                 document["data"] = {name: settings_of(documents, name) for name in document["data"]}
                 # The chart says it where the overlay relies on `auto`.
-                if document["data"]["gpu_worker.conf"].get("device") == '"cpu"':
+                if document["data"]["gpu_worker.conf"].get("device") == "cpu":
                     del document["data"]["gpu_worker.conf"]["device"]
             if kind == "Deployment":
                 template = document["spec"]["template"]
@@ -177,15 +176,15 @@ class Rendered(unittest.TestCase):
                              (arena << 30) * 65 // 64 + (512 << 20))
             self.assertEqual(bytes_of(container(documents, "gpu-worker")["resources"]["limits"]["memory"]),
                              (memory << 30) * 9 // 8)
-            self.assertEqual(settings_of(documents, "kv_store_service.conf")["arena-bytes"], f'"{arena}GiB"')
-            self.assertEqual(settings_of(documents, "gpu_worker.conf")["memory"], f'"{memory}GiB"')
+            self.assertEqual(settings_of(documents, "kv_store_service.conf")["arena-bytes"], f"{arena}GiB")
+            self.assertEqual(settings_of(documents, "gpu_worker.conf")["memory"], f"{memory}GiB")
             for two in pod(documents)["containers"]:
                 self.assertEqual(two["resources"]["requests"]["memory"], two["resources"]["limits"]["memory"])
                 self.assertNotIn("cpu", two["resources"]["limits"])
             wait = next(word for word in container(documents, "kv-store")["lifecycle"]["preStop"]["exec"]["command"]
                         if word.startswith("--wait="))
             wait = int(re.fullmatch(r"--wait=(\d+)s", wait)[1])
-            self.assertEqual(settings_of(documents, "gpu_worker.conf")["drain-timeout"], f'"{drain}s"')
+            self.assertEqual(settings_of(documents, "gpu_worker.conf")["drain-timeout"], f"{drain}s")
             self.assertIn(f"--drain-timeout={drain}s", container(documents, "http-gateway")["args"])
             self.assertGreater(wait, 5 + drain)
             self.assertLessEqual(wait + 10, pod(documents)["terminationGracePeriodSeconds"])
@@ -194,8 +193,8 @@ class Rendered(unittest.TestCase):
         documents = RENDERED["everything"]
         worker = settings_of(documents, "gpu_worker.conf")
         self.assertEqual((worker["max-batch"], worker["max-model-len"], worker["kv-dtype"]),
-                         ("16", "1048576", '"int8"'))
-        self.assertEqual(settings_of(documents, "kv_store_service.conf")["cache-optional"], "true")
+                         (16, 1048576, "int8"))
+        self.assertEqual(settings_of(documents, "kv_store_service.conf")["cache-optional"], True)
         words = container(documents, "http-gateway")["args"]
         for word in ("--page=off", "--max-body-bytes=67108864", "--served-model-name=gpt-4o,*",
                      "--tenants-file=/etc/retroinfer-tenants/tenants.toml"):

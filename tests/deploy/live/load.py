@@ -48,7 +48,7 @@ def ask_http(stack):
 def run(stack):
     document = stack.folder / "document.txt"
     document.write_text("the passkey of the harbour is amber . " * 400, encoding="utf-8")
-    stack.client("cache", "save", "handbook", "--file", document, "--force")
+    stack.client("cache", "save", "handbook", "--chat", "--file", document, "--force")
     ask_http(stack)
     first = bench(stack, 1, 6, 3, 2560, 2048, 32)
     stack.client("generate", "x", "--max-tokens", "100000000", succeeds=False)
@@ -63,7 +63,7 @@ def run_for(stack, seconds):
     """A load that comes and goes in waves, with chats, long documents, and callers that go away."""
     document = stack.folder / "document.txt"
     document.write_text("the passkey of the harbour is amber . " * 400, encoding="utf-8")
-    stack.client("cache", "save", "handbook", "--file", document, "--force")
+    stack.client("cache", "save", "handbook", "--chat", "--file", document, "--force")
     end = time.monotonic() + seconds
     seed = 0
     while (left := end - time.monotonic()) > 0:

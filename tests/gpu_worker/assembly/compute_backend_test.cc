@@ -36,6 +36,10 @@ TEST(ComputeBackendTest, TheIndexMayHaveATypeOfItsOwn) {
   EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "auto", "f32"))->kv_format, kF32Kv);
   EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "int8"))->kv_format, kInt8Kv);
   EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "int8", "int8"))->kv_format, kInt8Kv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "auto", "coded"))->kv_format, kBf16CodedKv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "int8", "coded"))->kv_format, kInt8CodedKv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "auto", "coded")).status().code(),
+            absl::StatusCode::kInvalidArgument);
   const absl::Status refused = CreateCpuBackend(WithTypes("f32", "auto", "int8")).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),

@@ -11,6 +11,7 @@
 #include "gpu_worker/executor/decode_step.h"
 #include "gpu_worker/executor/prefill_lane.h"
 #include "gpu_worker/executor/sampler.h"
+#include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
@@ -48,6 +49,11 @@ ModelConfig Shape(uint32_t layers, uint32_t heads, uint32_t kv_heads, uint32_t h
   return config;
 }
 
+ModelConfig WithWindows(ModelConfig config, std::vector<int32_t> layer_windows) {
+  config.layer_windows = std::move(layer_windows);
+  return config;
+}
+
 struct Case {
   std::string name;
   ModelConfig model;
@@ -79,6 +85,10 @@ std::vector<Case> Cases() {
            .max_batch = 2,
            .max_whole_prompt = 4000,
            .arena_pages = 7},
+          {.name = "window layers",
+           .model = WithWindows(Shape(3, 4, 2, 64), {100, 0, 300}),
+           .max_model_len = 10'000,
+           .max_batch = 3},
           {.name = "synthetic contexts",
            .model = Shape(2, 4, 2, 64),
            .max_model_len = 24'000,
@@ -205,6 +215,7 @@ class MemoryOfComponentsTest : public testing::TestWithParam<test_support::Backe
 struct Components {
   std::unique_ptr<Transformer> model;
   std::unique_ptr<KvMemory> memory;
+  std::unique_ptr<WindowLayers> windows;
   std::unique_ptr<BlockCache> cache;
   std::unique_ptr<SequenceSegments> segments;
   std::vector<std::unique_ptr<AttentionPolicy>> policies;
@@ -224,6 +235,17 @@ void MakeMemory(Planned& planned, Components& made) {
                                                       .max_model_len = plan.max_model_len})
                       .value();
   });
+  if (plan.geometry.has_window_layers()) {
+    planned.Check("window layers", [&] {
+      made.windows = WindowLayers::Create(
+                         planned.device(), planned.ops().attention(), planned.stream(),
+                         {.geometry = plan.geometry,
+                          .num_rows = plan.max_sequences,
+                          .max_batch = plan.max_batch,
+                          .num_query_heads = static_cast<int32_t>(planned.model().num_query_heads)})
+                         .value();
+    });
+  }
   planned.Check("block cache", [&] {
     made.cache = BlockCache::Create(planned.device(), planned.ops().block_cache(), planned.stream(),
                                     {.num_slots = plan.num_slots,

@@ -7,6 +7,7 @@
 
 #include "build_paths.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/model/stored_model.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cpu/cpu_ops.h"
 #include "text/tokenizer/byte_tokenizer.h"
@@ -37,6 +38,36 @@ TEST(ModelSourceTest, AFolderGivesEverything) {
   EXPECT_EQ(source->config().context_length, 131'072);
   EXPECT_GT(source->WeightBytes(kCpuNeeds), size_t{1} << 20);
   EXPECT_GT(source->tokenizer().vocab_size(), 256);
+}
+
+// Under the name that hashing the mapped file gives, whichever way the weights are read.
+TEST(ModelSourceTest, AGgufFileGivesEverything) {
+  ServedEngineOptions options;
+  options.model_folder = RETROINFER_SOURCE_DIR "/tests/golden/gguf/qwen2-00001-of-00002.gguf";
+  const auto source = ModelSource::Open(options);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(source->name(), "qwen2");
+  EXPECT_EQ(source->config().context_length, 131'072);
+  EXPECT_EQ(source->config().dtype, DType::kBf16);
+  EXPECT_TRUE(source->tokenizer().config().chat_template.has_value());
+  const auto model = StoredModel::Open(options.model_folder);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto checkpoint = (*model)->OpenWeights(source->config());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(source->WeightBytes(kCpuNeeds), checkpoint->total_bytes());
+  const ChannelBalance balance = ChannelBalance::Of(source->config(), *checkpoint, 1);
+  const auto fingerprint = ModelFingerprint(source->config(), *checkpoint, {.balance = &balance});
+  ASSERT_TRUE(fingerprint.ok()) << fingerprint.status();
+  CpuDevice device({.num_threads = 1});
+  CpuOps ops(device, ComputePrecision::kBf16);
+  for (const WeightSource weight_source : {WeightSource::kMapping, WeightSource::kReading}) {
+    const auto loaded = source->Load(device, ops.model(), weight_source, kBf16Kv);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ(loaded->fingerprint, *fingerprint);
+  }
+  const auto dummy = ModelSource::Open(Dummy("", options.model_folder));
+  ASSERT_TRUE(dummy.ok()) << dummy.status();
+  EXPECT_EQ(dummy->name(), "qwen2");
 }
 
 TEST(ModelSourceTest, ANamedShapeNeedsNoFiles) {

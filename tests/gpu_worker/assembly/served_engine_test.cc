@@ -151,6 +151,15 @@ TEST_F(ServedEngineWithStoreTest, ATraceThatCannotBeWrittenEndsTheStart) {
   EXPECT_EQ(store_.Stats().workers_attached_total(), 0u);
 }
 
+// A trace tells whole clusters.
+TEST_F(ServedEngineWithStoreTest, ATraceOfPagesIsRefused) {
+  options_.record_trace_file = store_.folder() + "/trace";
+  options_.index_dtype = "coded";
+  const absl::Status status = Load();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--index-dtype coded"));
+}
+
 TEST_F(ServedEngineWithStoreTest, HasTheSlotsThatAFlagSays) {
   options_.block_cache_bytes = 1 << 20;
   ASSERT_TRUE(Load(/*owns_memory=*/true).ok());

@@ -111,7 +111,8 @@ TEST_P(DenseZoneBatchTest, ALayerAppendsATokenAndAttendsToTheZone) {
     ASSERT_TRUE(batch_->UploadStep().ok());
     const auto value = data.Activations(std::vector<float>(64, values[i]), 1, 64);
     const auto out = data.Poisoned(1, 64);
-    const absl::Status status = batch_->DecodeLayer(0, keys.view, keys.view, value.view, out.view);
+    const absl::Status status =
+        batch_->DecodeLayer(0, {.scale = 0.125f}, keys.view, keys.view, value.view, out.view);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_EQ(data.Values(out), std::vector<float>(64, means[i]));
   }

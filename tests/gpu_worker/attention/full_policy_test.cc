@@ -16,6 +16,7 @@ using test_support::DeviceData;
 using test_support::RandomNormal;
 
 constexpr uint32_t kLayers = 2, kKvHeads = 2, kHeadDim = 64, kQueryHeads = 6;
+const AttentionForm kForm{.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim))};
 constexpr int64_t kKvSize = kKvHeads * kHeadDim, kQuerySize = kQueryHeads * kHeadDim;
 
 // Keys and values of one sequence and layer, [tokens][kv_heads * head_dim], bf16-rounded.
@@ -149,7 +150,7 @@ TEST_P(FullPolicyTest, DecodeEqualsExactAttentionAtEveryStep) {
       const auto q = data_->Activations(query, rows, kQuerySize);
       const auto k = data_->Activations(key, rows, kKvSize);
       const auto v = data_->Activations(value, rows, kKvSize);
-      ASSERT_TRUE(policy_->DecodeLayer(layer, q.view, k.view, v.view, out.view).ok());
+      ASSERT_TRUE(policy_->DecodeLayer(layer, kForm, q.view, k.view, v.view, out.view).ok());
       const std::vector<float> got = data_->Values(out);
       for (size_t s = 0; s < batch.size(); ++s) {
         Tokens& all = tokens[s][layer];

@@ -63,7 +63,7 @@ TEST_P(StreamingPolicyTest, NeedsTheSameForAnyLength) {
 }
 
 TEST_P(StreamingPolicyTest, PartsFollowEachOtherAndFitTheirLane) {
-  for (const int64_t lane : {260, 1000, 100'000}) {
+  for (const int64_t lane : {260, 300, 333, 1000, 100'000}) {
     SequenceKv sequence = Sequence(20'000);
     int64_t parts = 0;
     while (sequence.num_tokens < sequence.prompt_tokens) {
@@ -73,12 +73,26 @@ TEST_P(StreamingPolicyTest, PartsFollowEachOtherAndFitTheirLane) {
       ASSERT_LE(part.end - part.begin, StreamingPolicy::kPartTokens);
       ASSERT_LE(part.num_context + part.end - part.begin, lane);
       ASSERT_EQ(part.num_context, part.begin == 0 ? 0 : 4 + part.begin - sequence.window_begin);
+      // A token's row differs from its position by whole blocks of keys.
+      ASSERT_EQ((part.begin - part.num_context) % 128, 0);
       sequence.num_tokens = part.end;
       sequence.window_begin = StreamingWindowBegin(part.end, 128);
       ++parts;
     }
     EXPECT_EQ(sequence.num_tokens, 20'000);
     EXPECT_GE(parts, 20'000 / StreamingPolicy::kPartTokens);
+  }
+}
+
+TEST_P(StreamingPolicyTest, ATokenSeesWhatItsWindowHolds) {
+  for (const int32_t tokens : {64, 65, 128, 1000}) {
+    SequenceKv sequence = Sequence(20'000);
+    sequence.settings.streaming_window = tokens;
+    const AttentionWindow window = policy_->WindowOf(sequence);
+    EXPECT_EQ(window.always_seen, kSinkTokens);
+    for (int64_t position = 0; position < 3000; ++position) {
+      ASSERT_EQ(window.FirstSeen(position), StreamingWindowBegin(position, tokens)) << position;
+    }
   }
 }
 

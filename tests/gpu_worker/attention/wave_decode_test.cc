@@ -11,6 +11,7 @@
 
 #include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
 #include "tests/support/backends.h"
+#include "tests/support/coded_attention.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/decoded_trace.h"
 #include "tests/support/settled_stats.h"
@@ -25,6 +26,7 @@ using namespace test_support;
 class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
  protected:
   static constexpr uint32_t kKvHeads = 2, kGroup = 4, kHeadDim = 64;
+  const AttentionForm form_{.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim))};
   static constexpr int32_t kQueryHeads = kKvHeads * kGroup;
   static constexpr uint32_t kArenaPages = 60'000;
 
@@ -109,13 +111,47 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
       const int64_t cols = int64_t{kQueryHeads} * kHeadDim;
       const auto queries = data_.Activations(host, static_cast<int64_t>(batch.size()), cols);
       const auto out = data_.Poisoned(static_cast<int64_t>(batch.size()), cols);
-      const absl::Status status = decode_->Layer(layer, queries.view, out.view);
+      const absl::Status status = decode_->Layer(layer, form_, queries.view, out.view);
       RI_CHECK(status.ok());
       outputs.push_back(data_.Values(out));
     }
     RI_CHECK(decode_->DownloadStep().ok());
     RI_CHECK(backend_->stream->Synchronize().ok());
     return outputs;
+  }
+
+  // What a step of sequence 0, the first that was added, gives by the rule of codes in doubles:
+  // [query_heads * d].
+  std::vector<double> CodedReference(uint32_t layer, const SelectionRatios& ratios,
+                                     float strength) {
+    const WaveSequence& sequence = *sequences_[0];
+    auto pool_bytes = data_.Download<std::byte>(meta_bytes_);
+    const MetaPoolView pool{{pool_bytes.data(), pool_bytes.size()}, geometry_};
+    const SelectionBudget budget =
+        CodedBudgetOf(ratios, sequence.index().num_blocks * int32_t{kClustersPerMetaBlock},
+                      geometry_.tokens_per_page());
+    const auto queries = data_.Rounded(Queries(0, layer, strength));
+    const LayerKvImage& kv = sequence.layer(layer);
+    std::vector<double> all;
+    for (uint32_t head = 0; head < kKvHeads; ++head) {
+      std::vector<std::vector<double>> of_group, keys, values;
+      for (uint32_t g = 0; g < kGroup; ++g) {
+        const float* const query = queries.data() + (head * kGroup + g) * kHeadDim;
+        of_group.emplace_back(query, query + kHeadDim);
+      }
+      for (int64_t t = 0; t < sequence.num_tokens(); ++t) {
+        if (t >= kSinkTokens && t < sequence.num_tokens() - sequence.zone().num_window_tokens) {
+          continue;
+        }
+        keys.emplace_back(kv.Key(head, t), kv.Key(head, t) + kHeadDim);
+        values.emplace_back(kv.Value(head, t), kv.Value(head, t) + kHeadDim);
+      }
+      CodedAttention attention(pool, layer, head, sequence.index().num_blocks, arena_);
+      for (const auto& output : attention.Attend(of_group, budget, keys, values)) {
+        all.insert(all.end(), output.begin(), output.end());
+      }
+    }
+    return all;
   }
 
   BlockCacheStats Stats() { return SettledStats(*cache_, *backend_->stream); }
@@ -344,6 +380,111 @@ TEST_P(WaveDecodeTest, WhatItTellsIsBelowTheTrueShareAndNotFarFromIt) {
   EXPECT_GT(told, 0.5 * truth);
 }
 
+class CodedDecodeTest : public WaveDecodeTest {
+ protected:
+  // Few, so that much is left to estimates.
+  static constexpr SelectionRatios kFew{.retrieval = 0.02,
+                                        .estimation = 0.3,
+                                        .min_retrieved = 0,
+                                        .candidates = 0.1,
+                                        .min_candidates = 0};
+};
+
+TEST_P(CodedDecodeTest, AgreesWithItsRule) {
+  for (const KvFormat& format : {kBf16CodedKv, kInt8CodedKv}) {
+    SCOPED_TRACE(format.name);
+    sequences_.clear();
+    seeds_.clear();
+    SetUpMemory(format, 8'000, 64);
+    AddSequence(4 + 8192 + 2 * 1024 + 70, 3);
+    for (const float strength : {0.3f, 1.0f}) {
+      for (int round = 0; round < 2; ++round) {  // misses, then hits
+        const auto outputs = Step({0}, kFew, strength);
+        for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+          EXPECT_LT(RelativeError(outputs[layer], CodedReference(layer, kFew, strength)),
+                    std::max(2 * Tolerance(), 1e-4))
+              << strength << ", layer " << layer;
+        }
+      }
+    }
+  }
+}
+
+// At the same number of tokens; what it reads besides, codes, is less than these are.
+TEST_P(CodedDecodeTest, IsNearerToFullAttentionThanWholeClustersAre) {
+  for (const float strength : {0.6f, 1.0f}) {
+    double errors[2];
+    for (const bool is_coded : {false, true}) {
+      sequences_.clear();
+      seeds_.clear();
+      SetUpMemory(is_coded ? kBf16CodedKv : kBf16Int8Kv, 8'000, 64);
+      AddSequence(4 + 8192 + 1024 + 70, 3);
+      errors[is_coded] = Error(0, kFew, strength);
+    }
+    EXPECT_LT(errors[1], 0.95 * errors[0]) << strength;
+  }
+}
+
+TEST_P(CodedDecodeTest, ARowDoesNotDependOnTheBatch) {
+  SetUpMemory(kInt8CodedKv, 8'000, 2'000);
+  AddSequence(4 + 8192 + 1024 + 70, 3);
+  AddSequence(500, 4);  // no index
+  AddSequence(3000, 5, 1000);
+  const auto together = Step({0, 1, 2}, kFew);
+  for (size_t i = 0; i < 3; ++i) {
+    const auto alone = Step({i}, kFew);
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      const size_t size = size_t{kQueryHeads} * kHeadDim;
+      EXPECT_EQ(std::memcmp(together[layer].data() + i * size, alone[layer].data(), size * 4), 0)
+          << "sequence " << i << " layer " << layer;
+    }
+  }
+}
+
+TEST_P(CodedDecodeTest, CountsTheBytesOfAStep) {
+  SetUpMemory(kBf16CodedKv, 8'000, 64);
+  AddSequence(4 + 8192 + 70, 3);  // 512 clusters: 52 candidates, 154 estimated
+  Step({0}, kFew);
+  const BlockCacheCounters counters = Stats().counters;
+  const uint64_t num_pages = counters.hits + counters.misses;
+  EXPECT_EQ(num_pages, 21u * 4) << "2 % of 8192 tokens, 8 a page, of 4 layers and heads";
+  const double without_codes =
+      (512 + 52 + 154) * 64.0 * 4 + static_cast<double>(num_pages * kPageBytes);
+  const double codes = (decode_->LastStepIndexBytes(0) - without_codes) / (64 / 4 + 4);
+  EXPECT_EQ(codes, std::floor(codes));
+  EXPECT_GT(codes, 52 * 4);
+  EXPECT_LT(codes, 0.3 * 8192 * 4);
+}
+
+TEST_P(CodedDecodeTest, TellsTheMassThatItDidNotAttendToExactly) {
+  SetUpMemory(kBf16CodedKv, 30'000, 64);
+  AddSequence(4 + 8192 + 1024 + 70, 3);
+  Step({0}, kAll);
+  EXPECT_LT(*decode_->LastStepUnseen(0), 1e-5);
+  double last = 0;
+  for (const double retrieval : {0.2, 0.02, 0.0}) {
+    SelectionRatios ratios = kFew;
+    ratios.retrieval = retrieval;
+    Step({0}, ratios);
+    EXPECT_GT(*decode_->LastStepUnseen(0), last);
+    last = *decode_->LastStepUnseen(0);
+  }
+  EXPECT_LT(last, 1);
+}
+
+TEST_P(CodedDecodeTest, MorePagesAreAnotherShape) {
+  SetUpMemory(kBf16CodedKv, 8'000, 64);
+  AddSequence(4 + 8192 + 70, 3);
+  Step({0}, kFew);
+  const uint64_t few = decode_->StepShape();
+  SelectionRatios more = kFew;
+  more.min_retrieved = 256;  // 512 pages; the candidates are as many
+  Step({0}, more);
+  EXPECT_NE(decode_->StepShape(), few);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CodedDecodeTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
 INSTANTIATE_TEST_SUITE_P(Backends, WaveDecodeTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 

@@ -24,6 +24,7 @@ using namespace test_support;
 
 constexpr uint32_t kLayers = 2, kKvHeads = 2, kHeadDim = 64;
 constexpr int32_t kQueryHeads = 4, kMaxBatch = 3;
+const AttentionForm kForm{.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim))};
 constexpr int64_t kKvSize = kKvHeads * kHeadDim, kQuerySize = kQueryHeads * kHeadDim;
 constexpr uint32_t kSlots = 4000, kArenaPages = 30'000;
 
@@ -147,7 +148,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
       const auto k = data_.Activations(keys, rows, kKvSize);
       const auto v = data_.Activations(values, rows, kKvSize);
       const auto out = data_.Poisoned(rows, kQuerySize);
-      EXPECT_TRUE(policy_->DecodeLayer(layer, q.view, k.view, v.view, out.view).ok());
+      EXPECT_TRUE(policy_->DecodeLayer(layer, kForm, q.view, k.view, v.view, out.view).ok());
       outputs.push_back(data_.Values(out));
     }
     EXPECT_TRUE(policy_->DownloadStep().ok());
@@ -407,7 +408,7 @@ TEST_P(WavePolicyTest, AStepAllocatesNothing) {
     bool ok = BeginTendedStep(*cache_).ok() && policy_->BeginStep(batch).ok() &&
               policy_->UploadStep().ok();
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      ok &= policy_->DecodeLayer(layer, q.view, kv.view, kv.view, out.view).ok();
+      ok &= policy_->DecodeLayer(layer, kForm, q.view, kv.view, kv.view, out.view).ok();
     }
     ok &= policy_->DownloadStep().ok() && policy_->EndStep().ok();
     return ok && backend_->stream->Synchronize().ok();

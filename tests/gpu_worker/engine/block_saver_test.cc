@@ -30,11 +30,16 @@ class BlockSaverTest : public testing::Test {
                                                     .meta_blocks = 1,
                                                     .max_sequences = 3,
                                                     .max_model_len = 1024});
-    saver_ = *BlockSaver::Create({.device = backend_->device.get(),
-                                  .compute = backend_->stream.get(),
-                                  .memory = memory_.get(),
-                                  .store = &store_,
-                                  .arena = store_.arena()});
+    copier_ = *BlockCopier::Create(*backend_->device, *backend_->stream, *memory_, store_.arena());
+    saver_ = std::make_unique<BlockSaver>(BlockSaver::Parts{
+        .store = &store_,
+        .copy =
+            [this](const StepCommand::Save& save) {
+              EXPECT_EQ(save.id, sequence_.sequence_id);
+              return copier_->Begin(save.save_id, sequence_, save.blocks);
+            },
+        .is_copied = [this](uint64_t save_id) { return copier_->IsDone(save_id); },
+        .end_copy = [this](uint64_t save_id) { copier_->End(save_id); }});
     std::iota(prompt_.begin(), prompt_.end(), 0);
     prefix_ = NamePrefix(prompt_, 1 << 20, "model", "salt");
     sequence_.sequence_id = 1;
@@ -83,6 +88,7 @@ class BlockSaverTest : public testing::Test {
   std::unique_ptr<Backend> backend_ = AvailableBackends().front().create();  // the CPU
   FakeSegmentStore store_;
   std::unique_ptr<KvMemory> memory_;
+  std::unique_ptr<BlockCopier> copier_;
   std::unique_ptr<BlockSaver> saver_;
   std::vector<int32_t> prompt_ = std::vector<int32_t>(static_cast<size_t>(kTokens));
   NamedPrefix prefix_;

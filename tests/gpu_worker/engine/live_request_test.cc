@@ -9,11 +9,13 @@ namespace {
 
 TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   const auto tokenizer = MakeByteTokenizer();
+  Sequence sequence;
   LiveRequest live;
+  live.sequence = &sequence;
   live.request.sampling.seed = 9;
-  live.output =
-      std::make_unique<OutputProcessor>(*tokenizer, live.request.sampling, std::vector<int32_t>{});
-  live.request.prompt.assign(3000, 1);
+  PrepareOutput(live, nullptr, *tokenizer, {});
+  const std::vector<int32_t> prompt(3000, 1);
+  sequence.kv.prompt = prompt;
   live.submitted = absl::Now() - absl::Seconds(10);
   const GenerationResult waiting = ResultOf(live, FinishReason::kCancelled, absl::OkStatus());
   EXPECT_EQ(waiting.reason, FinishReason::kCancelled);
@@ -22,7 +24,7 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   EXPECT_EQ(waiting.time_to_first_token, absl::ZeroDuration());
   EXPECT_EQ(waiting.seed, 9u);
 
-  live.sequence.kv.cached_end = kSinkTokens + 2048;
+  sequence.kv.cached_end = kSinkTokens + 2048;
   live.prefill_begun = live.submitted + absl::Seconds(1);
   live.first_token = live.submitted + absl::Seconds(3);
   live.last_token = live.submitted + absl::Seconds(7);
@@ -50,10 +52,12 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
 }
 
 TEST(LiveRequestTest, CountsWhatWaitsAndWhatRuns) {
+  Sequence sequence;
   LiveRequests live;
   const absl::Time begin = absl::Now();
   const auto add = [&](RequestPhase phase, int seconds, bool began) {
     auto request = std::make_unique<LiveRequest>();
+    request->sequence = &sequence;
     request->phase = phase;
     request->submitted = begin + absl::Seconds(seconds);
     if (began) request->prefill_begun = begin + absl::Seconds(seconds + 1);

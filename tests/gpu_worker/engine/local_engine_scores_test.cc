@@ -186,6 +186,37 @@ TEST_P(LocalEngineScoresTest, AnAbortEndsItAndFreesEverything) {
   }
 }
 
+// Of a prompt that is measured no row comes from the cache, and all rows are left there.
+TEST_P(LocalEngineScoresTest, AMeasuredPromptIsFoundByOthers) {
+  for (const int64_t length : {1000, 5000}) {
+    SCOPED_TRACE(length);
+    const Tokens prompt = Random(length, static_cast<uint64_t>(length));
+    GenerationRequest score = Scoring(*worker_, prompt, {Random(70, 9)}, GetParam());
+    const Scores alone = Measured(*worker_, score);  // a cold run, for its own salt
+    score.num_prompt_logprobs = 2;
+    score.cache_salt = "warm";
+    Scores measured;
+    for (int i = 0; i < 2;
+         ++i) {  // the second one finds what the first one has left, and ignores it
+      score.request_id = absl::StrCat("score-", length, "-", i);
+      const auto sink = worker_->Submit(score);
+      ASSERT_TRUE(sink->Wait().status.ok()) << sink->Wait().status;
+      EXPECT_EQ(sink->Wait().cached_tokens, 0);
+      measured = sink->measured();
+      EXPECT_EQ(std::ssize(measured[OutputDelta::kOfPrompt]), length - 1);
+      ExpectSame(measured.at(0), alone.at(0));
+      ASSERT_TRUE(worker_->WaitUntilIdle());
+    }
+    GenerationRequest next = Scoring(*worker_, prompt, {Random(70, 9)}, GetParam());
+    next.cache_salt = "warm";
+    const auto warm = worker_->Submit(next);
+    ASSERT_TRUE(warm->Wait().status.ok()) << warm->Wait().status;
+    const int64_t blocks = (length - 1 - kSinkTokens) / kDenseBlockTokens;
+    EXPECT_EQ(warm->Wait().cached_tokens, blocks * kDenseBlockTokens);
+    ExpectSame(warm->measured().at(0), alone.at(0));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, LocalEngineScoresTest,
                          testing::Values(PolicyKind::kFull, PolicyKind::kWave),
                          [](const auto& info) { return std::string(PolicyName(info.param)); });

@@ -5,16 +5,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
 #include "build_paths.h"
-#include "common/log/check.h"
 #include "common/status/error_reason.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/masked_reference.h"
 
 namespace retroinfer {
 namespace {
@@ -22,6 +21,7 @@ namespace {
 using test_support::Backend;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
+using test_support::MaskedReference;
 using test_support::RandomPrompt;
 using testing::HasSubstr;
 
@@ -54,107 +54,16 @@ GenerationRequest Streaming(InProcessWorker& worker, int64_t prompt_tokens, int3
   return request;
 }
 
-// Greedy generation, token by token, by attention in doubles over a list of all keys and values
-// with a mask: the sink, and the blocks of 64 tokens behind it that hold the window.
-class MaskedReference {
- public:
-  MaskedReference() {
-    config_ = *LoadModelConfig(Model().string());
-    config_.context_length = kContextLength;
-    const auto checkpoint = Checkpoint::Open(Model().string());
-    RI_CHECK(checkpoint.ok());
-    auto model = Transformer::Load(*backend_->device, *backend_->ops, config_, *checkpoint,
-                                   {.max_prefill_rows = 1, .max_decode_rows = 1});
-    RI_CHECK(model.ok());
-    model_ = *std::move(model);
-  }
-
-  std::vector<int32_t> Generate(const std::vector<int32_t>& prompt, size_t count) {
-    keys_.assign(static_cast<size_t>(config_.num_layers), {});
-    values_ = keys_;
-    std::vector<int32_t> tokens = prompt;
-    for (position_ = 0; tokens.size() < prompt.size() + count; ++position_) {
-      const int32_t next = Step(tokens[static_cast<size_t>(position_)]);
-      if (static_cast<size_t>(position_) + 1 == tokens.size()) tokens.push_back(next);
-    }
-    return {tokens.begin() + static_cast<ptrdiff_t>(prompt.size()), tokens.end()};
-  }
-
- private:
-  using Rows = std::vector<std::vector<float>>;
-
-  // The CPU's memory is the host's.
-  static std::vector<float> RowOf(const MatrixView& matrix) {
-    RI_CHECK(matrix.rows == 1 && matrix.dtype == DType::kF32);
-    const auto* const row = reinterpret_cast<const float*>(matrix.data);
-    return {row, row + matrix.cols};
-  }
-
-  bool Sees(int64_t position, int64_t token) const {
-    if (token < 4 || position < 4 + 64) return true;
-    return (token - 4) / 64 >= (position - 4) / 64 - kWindow / 64;
-  }
-
-  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                      const MatrixView& values, const MatrixView& out) {
-    keys_[layer].push_back(RowOf(keys));
-    values_[layer].push_back(RowOf(values));
-    const std::vector<float> asked = RowOf(queries);
-    auto* const answer = reinterpret_cast<float*>(out.data);
-    const auto dim = static_cast<size_t>(config_.head_dim);
-    const auto group = static_cast<size_t>(config_.num_query_heads / config_.num_kv_heads);
-    for (size_t head = 0; head < static_cast<size_t>(config_.num_query_heads); ++head) {
-      const size_t offset = head / group * dim;
-      std::vector<double> sum(dim);
-      double weights = 0;
-      for (int64_t token = 0; token <= position_; ++token) {
-        if (!Sees(position_, token)) continue;
-        const float* const key = &keys_[layer][static_cast<size_t>(token)][offset];
-        const float* const value = &values_[layer][static_cast<size_t>(token)][offset];
-        double dot = 0;
-        for (size_t j = 0; j < dim; ++j) dot += double{asked[head * dim + j]} * key[j];
-        const double weight = std::exp(dot / std::sqrt(static_cast<double>(dim)));
-        weights += weight;
-        for (size_t j = 0; j < dim; ++j) sum[j] += weight * value[j];
-      }
-      for (size_t j = 0; j < dim; ++j)
-        answer[head * dim + j] = static_cast<float>(sum[j] / weights);
-    }
-    return absl::OkStatus();
-  }
-
-  int32_t Step(int32_t token) {
-    Device& device = *backend_->device;
-    const int32_t inputs[] = {token, static_cast<int32_t>(position_)};
-    DeviceBuffer rows = *device.Allocate(sizeof(inputs), MemoryPurpose::kActivations);
-    RI_CHECK(device.Upload(*backend_->stream, std::as_bytes(std::span(inputs)), rows.bytes()).ok());
-    const int64_t vocab = config_.vocab_size;
-    DeviceBuffer logits =
-        *device.Allocate(static_cast<size_t>(vocab) * 4, MemoryPurpose::kActivations);
-    const MatrixView row = MatrixView::Dense(logits.bytes(), DType::kF32, 1, vocab);
-    const auto attend = [this](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                               const MatrixView& values, const MatrixView& out) {
-      return Attend(layer, queries, keys, values, out);
-    };
-    const DeviceSpan<const int32_t> both = rows.as<const int32_t>();
-    RI_CHECK(
-        model_->Decode(*backend_->stream, both.first(1), both.subspan(1, 1), attend, row).ok());
-    const std::vector<float> scores = RowOf(row);
-    return static_cast<int32_t>(std::max_element(scores.begin(), scores.end()) - scores.begin());
-  }
-
-  std::unique_ptr<Backend> backend_ = test_support::AvailableBackends().front().create();
-  ModelConfig config_;
-  std::unique_ptr<Transformer> model_;
-  std::vector<Rows> keys_, values_;  // by layer, by token
-  int64_t position_ = 0;
-};
+bool Sees(uint32_t /*layer*/, int64_t position, int64_t token) {
+  if (token < 4 || position < 4 + 64) return true;
+  return (token - 4) / 64 >= (position - 4) / 64 - kWindow / 64;
+}
 
 TEST(LocalEngineStreamingTest, GreedyTokensAreThoseOfAPlainMask) {
   InProcessWorker worker(Options(0));
   if (worker.device().info().backend != "cpu") GTEST_SKIP() << "the reference needs f32";
   InProcessWorker in_parts(Options(kWindow + 64 + 64 + 4));
-  MaskedReference reference;
+  MaskedReference reference(Model().string(), kContextLength, Sees);
   // Around the sink, a block, the window, and where many blocks have left it.
   for (const int64_t length : {1, 4, 5, 68, 69, 195, 196, 197, 260, 261, 700}) {
     SCOPED_TRACE(length);

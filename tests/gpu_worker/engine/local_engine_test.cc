@@ -498,39 +498,30 @@ TEST_F(LittleMemoryTest, WhatCanNeverFitIsRefusedWithTheLargestThatDoes) {
       HasSubstr(std::to_string(worker_.engine().limits().kv_capacity_tokens[PolicyKind::kFull])));
 }
 
-// Keeps the engine's thread where it calls back.
-class StallingSink final : public GenerationSink {
- public:
-  void OnProgress(const PrefillProgress& /*progress*/) override {}
-  void OnOutput(const OutputDelta& /*delta*/) override {
-    if (!stalled_.HasBeenNotified()) stalled_.Notify();
-    let_go_.WaitForNotification();
-  }
-  void OnFinish(const GenerationResult& /*result*/) override { finished_.Notify(); }
-
-  absl::Notification stalled_, let_go_, finished_;
-};
-
 TEST(LocalEngineProgressTest, IsReportedByAnIdleLoopAndNotByAStalledOne) {
   std::atomic<int> reports = 0;
   InProcessWorkerOptions options = SmallModel();
   options.on_progress = [&reports] { ++reports; };
+  absl::Notification stalled, let_go;
+  options.on_plan = [&](const SchedulerInput& input, const StepPlan&) {
+    if (input.requests.empty() || stalled.HasBeenNotified()) return;
+    stalled.Notify();
+    let_go.WaitForNotification();
+  };
   InProcessWorker worker(options);
   const auto await_more = [&reports](int before) {
     while (reports <= before + 10) absl::SleepFor(absl::Milliseconds(1));
   };
   await_more(0);
-  auto sink = std::make_shared<StallingSink>();
-  ASSERT_TRUE(worker.engine()
-                  .Submit(worker.Greedy(RandomPrompt(20, worker.config().vocab_size, 1), 5), sink)
-                  .ok());
-  sink->stalled_.WaitForNotification();
+  const auto sink =
+      worker.Submit(worker.Greedy(RandomPrompt(20, worker.config().vocab_size, 1), 5));
+  stalled.WaitForNotification();
   const int when_stalled = reports;
   absl::SleepFor(absl::Milliseconds(200));  // ten waits of an idle loop
   EXPECT_EQ(reports, when_stalled);
-  sink->let_go_.Notify();
+  let_go.Notify();
   await_more(when_stalled);
-  sink->finished_.WaitForNotification();
+  EXPECT_TRUE(sink->Wait().status.ok());
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
+#include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "gpu_worker/ops/dense_pool.h"
@@ -13,6 +14,7 @@ namespace retroinfer {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 MemoryPlanInput DemoModel() {
   MemoryPlanInput input{.backend = kCpuNeeds,
@@ -82,6 +84,30 @@ TEST(MemoryPlanTest, ASmallArenaLimitsWave) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->capacity_tokens[PolicyKind::kWave], 4 + 3 * 8192 + 64);
   EXPECT_EQ(plan->meta_blocks, 24);
+}
+
+// Rings are counted, and what is indexed gets smaller.
+TEST(MemoryPlanTest, CountsTheRingsOfWindowLayers) {
+  MemoryPlanInput input = DemoModel();
+  const auto without = PlanMemory(input);
+  ASSERT_TRUE(without.ok()) << without.status();
+  input.model.layer_windows.assign(input.model.num_layers, 0);
+  input.model.layer_windows[0] = 128;
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->geometry.num_layers, input.model.num_layers - 1);
+  EXPECT_EQ(plan->geometry.num_window_layers, 1u);
+  const size_t rings = static_cast<size_t>(plan->max_sequences) *
+                       WindowLayers::RingBytes(plan->geometry, plan->max_batch);
+  EXPECT_GT(rings, 0u);
+  const size_t dense =
+      static_cast<size_t>(plan->dense_blocks) * DensePoolView::BlockBytes(plan->geometry);
+  EXPECT_GE(plan->need[MemoryPurpose::kDenseKv], dense + rings);
+  EXPECT_LE(plan->total_bytes(), input.available_bytes);
+  EXPECT_THAT(plan->ToString(), HasSubstr("for 1 window layers of 128 tokens"));
+  EXPECT_THAT(without->ToString(), Not(HasSubstr("window layers")));
+  EXPECT_EQ(plan->capacity_tokens[PolicyKind::kStreaming], 0);
+  EXPECT_GT(plan->capacity_tokens[PolicyKind::kFull], 0);
 }
 
 TEST(MemoryPlanTest, SaysWhatIsNeededAndWhatThereIs) {

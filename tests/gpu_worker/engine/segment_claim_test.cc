@@ -32,6 +32,17 @@ TEST_F(SegmentClaimTest, SegmentsOfThePromptAreWantedByNameThoseOfGenerationWith
   EXPECT_FALSE(request->segments[3].identity.has_value());
 }
 
+TEST_F(SegmentClaimTest, APromptThatIsMeasuredLooksForNothingAndNamesWhatItCommits) {
+  sequence_.reads_whole = true;
+  const std::optional<ReserveRequest> request =
+      ClaimSegments(sequence_, {.segment_tokens = {1024, 1024, 1024}});
+  ASSERT_TRUE(request.has_value());
+  for (const SegmentWanted& wanted : request->segments) EXPECT_FALSE(wanted.identity.has_value());
+  sequence_.extents = {{.num_tokens = 1024}};
+  sequence_.lineage.SetCached({}, 0);
+  EXPECT_TRUE(CommitOf(sequence_, 0, kSinkTokens).identity.has_value());
+}
+
 TEST_F(SegmentClaimTest, WhatNeedsNoExtentsAsksForRowsAlone) {
   EXPECT_FALSE(ClaimSegments(sequence_, {}).has_value());
   const auto request = ClaimRows(sequence_, 9);

@@ -24,11 +24,15 @@ class SegmentExchangeTest : public testing::Test {
                                                     .meta_blocks = 1,
                                                     .max_sequences = 6,
                                                     .max_model_len = 4096});
-    auto saver = *BlockSaver::Create({.device = backend_->device.get(),
-                                      .compute = backend_->stream.get(),
-                                      .memory = memory_.get(),
-                                      .store = &store_,
-                                      .arena = store_.arena()});
+    copier_ = *BlockCopier::Create(*backend_->device, *backend_->stream, *memory_, store_.arena());
+    auto saver = std::make_unique<BlockSaver>(BlockSaver::Parts{
+        .store = &store_,
+        .copy =
+            [this](const StepCommand::Save& save) {
+              return copier_->Begin(save.save_id, sequences_[save.id - 1]->kv, save.blocks);
+            },
+        .is_copied = [this](uint64_t save_id) { return copier_->IsDone(save_id); },
+        .end_copy = [this](uint64_t save_id) { copier_->End(save_id); }});
     exchange_ =
         std::make_unique<SegmentExchange>(store_, inbox_, std::move(saver), geometry_, counters_);
     std::iota(prompt_.begin(), prompt_.end(), 0);
@@ -36,12 +40,13 @@ class SegmentExchangeTest : public testing::Test {
 
   LiveRequest& Add(uint64_t id, std::vector<uint32_t> segments = {}) {
     LiveRequest& live = *live_.emplace_back(std::make_unique<LiveRequest>());
-    live.request.prompt = prompt_;
+    EXPECT_EQ(id, sequences_.size() + 1);
+    live.sequence = sequences_.emplace_back(std::make_unique<Sequence>()).get();
     live.need.segment_tokens = std::move(segments);
     live.phase = RequestPhase::kReserving;
-    SequenceKv& kv = live.sequence.kv;
+    SequenceKv& kv = live.sequence->kv;
     kv.sequence_id = id;
-    kv.prompt = live.request.prompt;
+    kv.prompt = prompt_;
     kv.prompt_tokens = kTokens;
     kv.prefix = NamePrefix(prompt_, 1 << 20, "model", "salt");
     kv.lineage = KvLineage(kv.prefix, kv.prompt, std::nullopt);
@@ -55,7 +60,7 @@ class SegmentExchangeTest : public testing::Test {
   }
   // The request's prompt is computed and lies in its blocks.
   void Compute(LiveRequest& live) {
-    SequenceKv& kv = live.sequence.kv;
+    SequenceKv& kv = live.sequence->kv;
     ASSERT_TRUE(memory_->Reserve(KvBlocks{.dense = 8}, kv));
     kv.num_tokens = kTokens;
     live.first_token = absl::Now();
@@ -63,7 +68,7 @@ class SegmentExchangeTest : public testing::Test {
   }
   void FinishSaves(LiveRequest& live) {
     TakeAnswers();
-    while (exchange_->IsSaving(live.sequence.id())) {
+    while (exchange_->IsSaving(live.sequence->id())) {
       exchange_->Tend();
       std::this_thread::yield();
     }
@@ -75,7 +80,9 @@ class SegmentExchangeTest : public testing::Test {
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>(Inbox::Limits{});
   EngineStats counters_;
   std::unique_ptr<KvMemory> memory_;
+  std::unique_ptr<BlockCopier> copier_;
   std::unique_ptr<SegmentExchange> exchange_;
+  std::vector<std::unique_ptr<Sequence>> sequences_;  // by id, from 1 on
   std::vector<int32_t> prompt_ = std::vector<int32_t>(static_cast<size_t>(kTokens));
   LiveRequests live_;
 };
@@ -89,13 +96,13 @@ TEST_F(SegmentExchangeTest, WhoNeedsNoExtentsDoesNotAskForAny) {
 
 TEST_F(SegmentExchangeTest, ExtentsAreTakenFromTheAnswerAndReleased) {
   LiveRequest& live = Add(1, {1024, 1024});
-  live.sequence.kv.lineage = KvLineage();  // no names: no rows to ask for
-  live.sequence.kv.prefix = {};
+  live.sequence->kv.lineage = KvLineage();  // no names: no rows to ask for
+  live.sequence->kv.prefix = {};
   ASSERT_TRUE(exchange_->AskForExtents(live));
   EXPECT_EQ(live.answer, StoreAnswer::kNone);
   TakeAnswers();
   EXPECT_EQ(live.answer, StoreAnswer::kGranted);
-  EXPECT_EQ(live.sequence.kv.extents.size(), 2u);
+  EXPECT_EQ(live.sequence->kv.extents.size(), 2u);
   EXPECT_EQ(store_.num_sequences(), 1u);
   EXPECT_FALSE(exchange_->AnyReleasedSince(live));
   exchange_->Release(live);
@@ -137,7 +144,7 @@ TEST_F(SegmentExchangeTest, WhatOneRequestLeavesAnotherReads) {
   EXPECT_EQ(second.answer, StoreAnswer::kGranted);
   EXPECT_TRUE(second.failure.ok()) << second.failure;
   // All but the last token, which is computed: whole blocks.
-  EXPECT_EQ(second.sequence.kv.read_end(), kSinkTokens + 5 * 64);
+  EXPECT_EQ(second.sequence->kv.read_end(), kSinkTokens + 5 * 64);
   exchange_->ReleaseRows(second);
   EXPECT_EQ(second.rows_id, 0u);
   EXPECT_EQ(store_.num_sequences(), 0u);
@@ -172,7 +179,7 @@ TEST_F(SegmentExchangeTest, NothingIsSavedThatIsNotThere) {
 
 TEST_F(SegmentExchangeTest, APromptThatIsMeasuredIsComputedFromItsFirstRow) {
   LiveRequest& live = Add(1);
-  live.sequence.num_prompt_logprobs = 0;
+  live.sequence->num_prompt_logprobs = 0;
   EXPECT_FALSE(exchange_->AskForRows(live));
 }
 

@@ -32,8 +32,8 @@ class SlowPolicy final : public AttentionPolicy {
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return absl::OkStatus(); }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
-  absl::Status DecodeLayer(uint32_t, const MatrixView&, const MatrixView&, const MatrixView&,
-                           const MatrixView&) override {
+  absl::Status DecodeLayer(uint32_t, const AttentionForm&, const MatrixView&, const MatrixView&,
+                           const MatrixView&, const MatrixView&) override {
     return absl::OkStatus();
   }
   absl::Status EndStep() override { return absl::OkStatus(); }

@@ -100,8 +100,6 @@ TEST_P(KvMemoryTest, KnowsWhatCanNeverFit) {
 // Two cached segments of 1024 tokens each.
 SequenceKv WithExtents(uint64_t first, uint64_t second) {
   SequenceKv sequence;
-  sequence.prefix.segments = {{.token_begin = 4, .num_tokens = 1024},
-                              {.token_begin = 1028, .num_tokens = 1024}};
   sequence.extents = {{.id = first, .num_tokens = 1024}, {.id = second, .num_tokens = 1024}};
   sequence.num_cached_segments = 2;
   return sequence;
@@ -147,7 +145,7 @@ TEST_P(KvMemoryTest, ASharedIndexIsLoadedByWhoeverGetsThereFirst) {
 
 TEST_P(KvMemoryTest, SegmentsOfTwoSizesAreNotOne) {
   SequenceKv a = WithExtents(7, 8), b = WithExtents(7, 8);
-  b.prefix.segments[0].num_tokens = 2048;
+  b.extents[0].num_tokens = 2048;
   ASSERT_TRUE(memory_->Reserve({.meta_blocks = 1}, b));
   a.num_cached_segments = 1;
   ASSERT_TRUE(memory_->Reserve({.meta_blocks = 1}, a));

@@ -56,14 +56,14 @@ class SuspendedKvTest : public testing::TestWithParam<BackendParam> {
 TEST_P(SuspendedKvTest, BlocksThatHoldTokensAreCounted) {
   SequenceKv sequence;
   sequence.num_tokens = 3;  // not even the sink is full
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 1);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 1);
   sequence.num_tokens = kSinkTokens + 1;
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 2);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 2);
   sequence.num_tokens = kSinkTokens + 64;
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 2);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 2);
   sequence.num_tokens = 5000;
   sequence.window_begin = 5000 - 65;
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 3);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 3);
 }
 
 TEST_P(SuspendedKvTest, AResumedSequenceHasTheSameBytesInOtherBlocks) {
@@ -128,6 +128,47 @@ TEST_P(SuspendedKvTest, TwoAreKeptApart) {
   Wait(*copy_b);
   for (const DenseBlockId block : a.dense_blocks) EXPECT_EQ(Value(block), 1);
   for (const DenseBlockId block : b.dense_blocks) EXPECT_EQ(Value(block), 2);
+}
+
+// A ring of window layers is copied with the blocks, in pieces of their size, to whichever row the
+// sequence gets.
+TEST_P(SuspendedKvTest, AResumedSequenceHasItsRing) {
+  const KvGeometry geometry{2, 1, 64, kBf16Kv, 3, 100};
+  const auto windows = *WindowLayers::Create(
+      *backend_->device, backend_->ops->attention(), *backend_->stream,
+      {.geometry = geometry, .num_rows = 3, .max_batch = 2, .num_query_heads = 1});
+  kv_ = *SuspendedKv::Create(*backend_->device, *backend_->stream, *memory_, 12, windows.get());
+  SequenceKv sequence, other;
+  const KvNeed need{.dense_blocks = 2};
+  ASSERT_TRUE(memory_->Reserve(need, sequence));
+  sequence.num_tokens = 3;
+  const auto ring = RandomNormal(windows->ring_bytes() / sizeof(float), 4);
+  ASSERT_TRUE(backend_->device
+                  ->Upload(*backend_->stream, std::as_bytes(std::span(ring)),
+                           windows->Ring(sequence.table_row))
+                  .ok());
+  const size_t block_bytes = DensePoolView::BlockBytes(geometry_);
+  const auto ring_blocks =
+      static_cast<int32_t>((windows->ring_bytes() + block_bytes - 1) / block_bytes);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 1 + ring_blocks);
+  auto copy = kv_->CopyOut(sequence);
+  ASSERT_TRUE(copy.ok()) << copy.status();
+  Wait(*copy);
+  const int32_t row = sequence.table_row;
+  memory_->Free(sequence);
+  ASSERT_TRUE(memory_->Reserve(need, other));
+  ASSERT_TRUE(memory_->Reserve(need, sequence));
+  ASSERT_NE(sequence.table_row, row);
+  ASSERT_TRUE(kv_->CopyBack(sequence, *copy, [](Stream&) { return absl::OkStatus(); }).ok());
+  Wait(*copy);
+  std::vector<float> got(ring.size());
+  ASSERT_TRUE(backend_->device
+                  ->Download(*backend_->stream, windows->Ring(sequence.table_row),
+                             std::as_writable_bytes(std::span(got)))
+                  .ok());
+  ASSERT_TRUE(backend_->stream->Synchronize().ok());
+  EXPECT_EQ(got, ring);
+  kv_->Free(*copy);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SuspendedKvTest, testing::ValuesIn(AvailableBackends()),

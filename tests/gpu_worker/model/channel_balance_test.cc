@@ -40,7 +40,7 @@ Tensors TensorsOf(const Checkpoint& checkpoint) {
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     tensors[name] = {
         name, std::string(WeightTypeName(tensor.type)), tensor.shape,
-        std::string(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size())};
+        std::string(reinterpret_cast<const char*>(tensor.stored.data()), tensor.stored.size())};
   }
   return tensors;
 }

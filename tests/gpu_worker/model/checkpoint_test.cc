@@ -49,7 +49,7 @@ TEST_F(CheckpointTest, OpensAnIndex) {
   EXPECT_EQ(checkpoint->total_bytes(), 10u);
   const auto b = checkpoint->Find("b", {2});
   ASSERT_TRUE(b.ok());
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(b->bytes.data()), 4), "bbbb");
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(b->stored.data()), 4), "bbbb");
 }
 
 TEST_F(CheckpointTest, LinkedFilesAreFine) {

@@ -2,7 +2,6 @@
 // its simplest form, so that the forward pass can be tested alone.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -106,7 +105,7 @@ class DenseSequences {
     args.pool = pool_;
     args.layer = layer;
     args.zones = zones_.as<const DenseZone>();
-    args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+    args.scale = config_.attention_scale();
     args.out = out;
     args.scratch = scratch_.bytes();
     return backend_.ops->attention().DecodeAttention(*backend_.stream, args);

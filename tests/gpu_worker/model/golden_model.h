@@ -66,8 +66,8 @@ struct GoldenModel {
 
  private:
   static std::vector<float> Floats(const HostTensor& tensor) {
-    std::vector<float> values(tensor.bytes.size() / sizeof(float));
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    std::vector<float> values(tensor.stored.size() / sizeof(float));
+    std::memcpy(values.data(), tensor.stored.data(), tensor.stored.size());
     return values;
   }
   std::span<const float> Row(const std::vector<float>& rows, size_t row) const {

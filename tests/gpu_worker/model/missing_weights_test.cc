@@ -36,7 +36,8 @@ TEST(MissingWeightsTest, OtherFormatsAreNamed) {
   }
   TempFolder folder;
   folder.Write("qwen2.5-7b-q4_k_m.gguf", "x");
-  EXPECT_THAT(InsteadOfWeights(folder.path()), HasSubstr("q4_k_m.gguf is a GGUF file"));
+  EXPECT_THAT(InsteadOfWeights(folder.path()),
+              HasSubstr("q4_k_m.gguf is a model in GGUF, which can be named"));
 }
 
 TEST(MissingWeightsTest, AnUnfinishedDownloadIsFoundWhereToolsKeepIt) {

@@ -45,6 +45,42 @@ json Qwen3() {
     "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
     "use_sliding_window": false, "vocab_size": 151936})");
 }
+json MistralNemo() {
+  return json::parse(R"({"architectures": ["MistralForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 5120, "intermediate_size": 14336, "max_position_embeddings": 131072,
+    "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 40,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "vocab_size": 131072})");
+}
+// As Seed-OSS 36B but for its 80 query heads: groups of 10 are more than attention takes.
+json SeedOss() {
+  return json::parse(R"({"architectures": ["SeedOssForCausalLM"], "attention_bias": true,
+    "attention_out_bias": false, "bos_token_id": 0, "eos_token_id": 2, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 27648,
+    "max_position_embeddings": 524288, "mlp_bias": false, "model_type": "seed_oss",
+    "num_attention_heads": 64, "num_hidden_layers": 64, "num_key_value_heads": 8,
+    "residual_dropout": 0.1, "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"},
+    "rope_theta": 10000000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "vocab_size": 155136})");
+}
+json SmolLm3() {
+  json config = json::parse(R"({"architectures": ["SmolLM3ForCausalLM"], "attention_bias": false,
+    "bos_token_id": null, "eos_token_id": 128012, "hidden_act": "silu", "hidden_size": 2048,
+    "intermediate_size": 11008, "max_position_embeddings": 65536, "max_window_layers": 28,
+    "mlp_bias": false, "model_type": "smollm3", "no_rope_layer_interval": 4,
+    "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4,
+    "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 5000000.0,
+    "sliding_window": null, "torch_dtype": "bfloat16", "use_sliding_window": false,
+    "vocab_size": 128256})");
+  config["layer_types"] = std::vector<std::string>(36, "full_attention");
+  return config;
+}
+
+std::vector<json> Families() {
+  return {Llama31(), Qwen25(), Qwen3(), MistralNemo(), SeedOss(), SmolLm3()};
+}
 
 absl::StatusOr<ModelConfig> Read(const json& config) {
   const std::string text = config.dump();
@@ -130,6 +166,93 @@ TEST(ModelConfigTest, Qwen3) {
   EXPECT_EQ(Read(without)->head_dim, 128u);
 }
 
+TEST(ModelConfigTest, MistralNemo) {
+  const auto config = Read(MistralNemo());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kMistral);
+  EXPECT_EQ(ModelFamilyName(config->family), "mistral");
+  EXPECT_EQ(config->head_dim, 128u);
+  EXPECT_EQ(config->query_size(), 4096);
+  EXPECT_EQ(config->context_length, 131072);
+  EXPECT_EQ(config->rope, RopeConfig{.theta = 1e6});
+  EXPECT_FALSE(config->qkv_bias);
+  EXPECT_FALSE(config->qk_norm);
+  json without = MistralNemo();
+  without["hidden_size"] = 4096;
+  without.erase("head_dim");
+  EXPECT_EQ(Read(without)->head_dim, 128u);
+}
+
+TEST(ModelConfigTest, WindowsOfMistralAreRefusedAlsoWhereTheKeyIsMissing) {
+  ExpectUnsupported(MistralNemo(), "sliding_window", 4096, "sliding window");
+  json types = MistralNemo();  // which Mistral does not go by
+  types["layer_types"] = std::vector<std::string>(40, "full_attention");
+  EXPECT_TRUE(Read(types).ok());
+  ExpectUnsupported(types, "sliding_window", 4096, "sliding window");
+  json missing = MistralNemo();
+  missing.erase("sliding_window");
+  const absl::Status status = Read(missing).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("4096 tokens"));
+}
+
+TEST(ModelConfigTest, SeedOss) {
+  const auto config = Read(SeedOss());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kSeedOss);
+  EXPECT_EQ(ModelFamilyName(config->family), "seed_oss");
+  EXPECT_EQ(config->context_length, 524288);
+  EXPECT_TRUE(config->qkv_bias);
+  ExpectUnsupported(SeedOss(), "attention_out_bias", true, "output projection");
+  ExpectUnsupported(SeedOss(), "sliding_window", 4096, "sliding window");
+  json other = SeedOss();
+  other["attention_bias"] = false;
+  EXPECT_FALSE(Read(other)->qkv_bias);
+  // Biases and 128 are the defaults; null stands for the hidden size over the heads.
+  other.erase("attention_bias");
+  other.erase("head_dim");
+  EXPECT_TRUE(Read(other)->qkv_bias);
+  EXPECT_EQ(Read(other)->head_dim, 128u);
+  ExpectUnsupported(SeedOss(), "head_dim", nullptr, "80");
+}
+
+TEST(ModelConfigTest, SmolLm3) {
+  const auto config = Read(SmolLm3());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kSmolLm3);
+  EXPECT_EQ(ModelFamilyName(config->family), "smollm3");
+  EXPECT_EQ(config->head_dim, 128u);
+  EXPECT_TRUE(config->tie_word_embeddings);  // the default
+  EXPECT_THAT(config->layers_without_rope, ElementsAre(3, 7, 11, 15, 19, 23, 27, 31, 35));
+  json other = SmolLm3();
+  other.erase("rope_theta");
+  EXPECT_EQ(Read(other)->rope.theta, 2e6);
+  other["tie_word_embeddings"] = false;
+  EXPECT_FALSE(Read(other)->tie_word_embeddings);
+}
+
+TEST(ModelConfigTest, LayersOfSmolLm3WithoutRope) {
+  json config = SmolLm3();
+  config.erase("layer_types");
+  config["num_hidden_layers"] = 4;
+  config["no_rope_layer_interval"] = 2;
+  EXPECT_THAT(Read(config)->layers_without_rope, ElementsAre(1, 3));
+  config["no_rope_layers"] = {0, 1, 1, 0, 0};  // longer than needed, as transformers allows
+  EXPECT_THAT(Read(config)->layers_without_rope, ElementsAre(0, 3));
+  ExpectInvalid(config, "no_rope_layers", {1, 1, 1}, "4 layers");
+  ExpectInvalid(config, "no_rope_layers", {1, 1, 2, 0});
+  ExpectInvalid(config, "no_rope_layers", "all");
+  ExpectInvalid(config, "no_rope_layer_interval", 0);
+  config["use_sliding_window"] = true;  // without a length there is none
+  EXPECT_TRUE(Read(config).ok());
+  config["sliding_window"] = 4096;
+  ExpectUnsupported(config, "use_sliding_window", true, "sliding window");
+  // Others have no such layers, whatever they say.
+  json llama = Llama31();
+  llama["no_rope_layers"] = std::vector<int>(32, 0);
+  EXPECT_TRUE(Read(llama)->layers_without_rope.empty());
+}
+
 TEST(ModelConfigTest, TheFormOfTransformers5) {
   json llama = Llama31();
   llama["rope_parameters"] = llama["rope_scaling"];
@@ -161,7 +284,7 @@ TEST(ModelConfigTest, DefaultsOfTransformers) {
 
 // As transformers 5 writes what was made without a model or a type.
 TEST(ModelConfigTest, AnArchitectureAndATypeMayBeLeftOut) {
-  for (const json& base : {Llama31(), Qwen25(), Qwen3()}) {
+  for (const json& base : Families()) {
     json without = base;
     without["architectures"] = nullptr;
     without["torch_dtype"] = nullptr;
@@ -176,12 +299,12 @@ TEST(ModelConfigTest, AnArchitectureAndATypeMayBeLeftOut) {
   }
   json other = Llama31();
   other.erase("architectures");
-  ExpectUnsupported(other, "model_type", "mistral", "Qwen3ForCausalLM");
+  ExpectUnsupported(other, "model_type", "gpt2", "Qwen3ForCausalLM");
 }
 
 TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
-  for (const char* name : {"MistralForCausalLM", "Qwen3MoeForCausalLM", "GPT2LMHeadModel",
-                           "LlamaForSequenceClassification", ""}) {
+  for (const char* name : {"MistralForSequenceClassification", "Qwen3MoeForCausalLM",
+                           "GPT2LMHeadModel", "LlamaForSequenceClassification", ""}) {
     ExpectUnsupported(Llama31(), "architectures", {name}, "Qwen3ForCausalLM");
   }
   ExpectInvalid(Llama31(), "architectures", json::array());
@@ -194,13 +317,15 @@ TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
 }
 
 TEST(ModelConfigTest, FeaturesThatWouldChangeTheResultAreUnsupported) {
-  for (const json& base : {Llama31(), Qwen25(), Qwen3()}) {
+  for (const json& base : Families()) {
     ExpectUnsupported(base, "num_experts", 8, "mixture of experts");
     ExpectUnsupported(base, "num_local_experts", 8, "mixture of experts");
     ExpectUnsupported(base, "quantization_config", {{"quant_method", "awq"}}, "awq");
     ExpectUnsupported(base, "dual_chunk_attention_config", {{"chunk_size", 262144}}, "dual chunk");
     ExpectUnsupported(base, "auto_map", json::object(), "code of their own");
-    ExpectUnsupported(base, "attention_bias", true);
+    const bool has_biases = Read(base)->family == ModelFamily::kSeedOss;
+    ExpectUnsupported(base, has_biases ? "attention_out_bias" : "attention_bias", true);
+    ExpectUnsupported(base, "llama_4_scaling_beta", 0.1);
     ExpectUnsupported(base, "mlp_bias", true);
     ExpectUnsupported(base, "use_mrope", true);
     ExpectUnsupported(base, "hidden_act", "gelu", "silu is");
@@ -238,7 +363,7 @@ TEST(ModelConfigTest, SlidingWindowsAreUnsupportedWhereInUse) {
 TEST(ModelConfigTest, HostileValuesAreInvalid) {
   const std::vector<json> wrong = {nullptr,        "4", true, 1.5,   json::array(),
                                    json::object(), -1,  0,    1e300, 1LL << 62};
-  for (const json& base : {Llama31(), Qwen25(), Qwen3()}) {
+  for (const json& base : Families()) {
     for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads",
                             "num_hidden_layers", "vocab_size", "max_position_embeddings"}) {
       for (const json& value : wrong) ExpectInvalid(base, key, value);
@@ -258,7 +383,7 @@ TEST(ModelConfigTest, HostileValuesAreInvalid) {
     ExpectInvalid(base, "num_key_value_heads", 0);
     ExpectInvalid(base, "head_dim", 0);
   }
-  for (json base : {Qwen25(), Qwen3()}) {
+  for (json base : {Qwen25(), Qwen3(), MistralNemo(), SeedOss(), SmolLm3()}) {
     base.erase("num_key_value_heads");
     EXPECT_EQ(Read(base).status().code(), absl::StatusCode::kInvalidArgument);
   }

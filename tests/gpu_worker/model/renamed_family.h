@@ -42,7 +42,7 @@ inline TensorText Stacked(const std::string& name, const std::vector<const HostT
   text.shape[0] = 0;
   for (const HostTensor* const tensor : tensors) {
     text.shape[0] += tensor->shape[0];
-    text.bytes.append(reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size());
+    text.bytes.append(reinterpret_cast<const char*>(tensor->stored.data()), tensor->stored.size());
   }
   return text;
 }

@@ -156,6 +156,9 @@ TEST(RopeConfigTest, UnsupportedTypesAreUnimplemented) {
   ExpectError(R"({"partial_rotary_factor": 0.5})", kCode, "partial_rotary_factor");
   ExpectError(R"({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}})",
               kCode, "partial_rotary_factor");
+  ExpectError(R"({"rope_parameters": {"rope_type": "yarn", "factor": 16, "rope_theta": 1e6,
+                                      "llama_4_scaling_beta": 0.1}})",
+              kCode, "llama_4_scaling_beta 0.1");
   ExpectError(R"({"rope_parameters": {"full_attention": {"rope_type": "default"}}})", kCode,
               "layer types");
 }

@@ -101,6 +101,8 @@ TEST(RopeScalingTest, KnowsWhichModelsMakersSayWhat) {
   EXPECT_EQ(DocumentedRopeScaling(Read({{"max_position_embeddings", 131072}})), std::nullopt);
   EXPECT_EQ(DocumentedRopeScaling(Read({{"max_position_embeddings", 262144}}, "qwen3")),
             std::nullopt);
+  EXPECT_EQ(DocumentedRopeScaling(Read({{"max_position_embeddings", 65536}}, "smollm3")),
+            std::nullopt);
   EXPECT_EQ(DocumentedRopeScaling(Read(json::object(), "llama")), std::nullopt);
   EXPECT_EQ(DocumentedRopeScaling(Scaled("yarn:4", Read())), std::nullopt);
 }

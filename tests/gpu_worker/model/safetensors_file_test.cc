@@ -46,12 +46,12 @@ TEST_F(SafetensorsFileTest, ReadsTensors) {
   const HostTensor& a = file->tensors().at("a");
   EXPECT_EQ(a.type, WeightType::kF32);
   EXPECT_THAT(a.shape, ElementsAre(2, 1));
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(a.bytes.data()), 8), "01234567");
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(a.stored.data()), 8), "01234567");
   const HostTensor& b = file->tensors().at("b");
   EXPECT_EQ(b.type, WeightType::kBf16);
-  EXPECT_EQ(std::string(reinterpret_cast<const char*>(b.bytes.data()), 6), "abcdef");
-  EXPECT_EQ(file->tensors().at("scalar").bytes.size(), 2u);
-  EXPECT_TRUE(file->tensors().at("empty").bytes.empty());
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(b.stored.data()), 6), "abcdef");
+  EXPECT_EQ(file->tensors().at("scalar").stored.size(), 2u);
+  EXPECT_TRUE(file->tensors().at("empty").stored.empty());
 }
 
 TEST_F(SafetensorsFileTest, MetadataAndPaddingAreFine) {
@@ -165,7 +165,7 @@ TEST_F(SafetensorsFileTest, RandomDamageNeverPassesUnseenBounds) {
     const auto file = Open(damaged);
     if (!file.ok()) continue;
     size_t covered = 0;
-    for (const auto& [name, tensor] : file->tensors()) covered += tensor.bytes.size();
+    for (const auto& [name, tensor] : file->tensors()) covered += tensor.stored.size();
     EXPECT_LE(covered, damaged.size());
   }
 }

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
 
+#include "gpu_worker/model/host_numbers.h"
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 #include "tests/support/backends.h"
@@ -26,6 +28,21 @@ std::string RandomBytes(size_t size, uint32_t seed) {
   for (char& byte : bytes) byte = static_cast<char>(random());
   return bytes;
 }
+
+// Of a file that has a tensor's bytes from back to front.
+class Reversed : public TensorCoding {
+ public:
+  explicit Reversed(size_t size) : size_(size) {}
+  Extent StoredExtent(size_t begin, size_t size) const override {
+    return {size_ - begin - size, size};
+  }
+  void Decode(std::span<const std::byte> stored, size_t, std::span<std::byte> out) const override {
+    std::reverse_copy(stored.begin(), stored.end(), out.begin());
+  }
+
+ private:
+  const size_t size_;
+};
 
 class WeightJobsTest : public ::testing::TestWithParam<test_support::BackendParam> {
  protected:
@@ -124,6 +141,32 @@ TEST_P(WeightJobsTest, HashesOnTheWayWhatTheMappingSays) {
   const auto hashed = hasher.Finish(model.config);
   ASSERT_TRUE(hashed.ok()) << hashed.status();
   EXPECT_EQ(*hashed, *ModelFingerprint(model.config, model.checkpoint, {.num_threads = 2}));
+}
+
+TEST_P(WeightJobsTest, CodedTensorsAreDecodedOnTheWay) {
+  constexpr size_t kPiece = CheckpointHasher::kPieceBytes;
+  Write({3 * kPiece - 4, 6});
+  for (const WeightSource source : {WeightSource::kMapping, WeightSource::kReading}) {
+    for (const size_t i : {size_t{0}, size_t{1}}) {
+      const size_t size = contents_[i].size();
+      WeightJob job;
+      job.parts = {Part(i)};
+      job.parts[0].tensor.coding = std::make_shared<Reversed>(size);
+      if (i == 1) job.parts[0].row_exponents = {0, 1, 0};  // as rows of the decoded tensor
+      job.staging_bytes = size;
+      std::string expected(contents_[i].rbegin(), contents_[i].rend());
+      if (i == 1)
+        ScaleRows(WeightType::kBf16, std::as_writable_bytes(std::span(expected)), 0, 1,
+                  job.parts[0].row_exponents);
+      job.finish = [&](DeviceSpan<std::byte> memory) {
+        EXPECT_TRUE(Download(memory) == expected) << i;
+        return absl::OkStatus();
+      };
+      const absl::Status status =
+          RunWeightJobs(*backend_->device, {job}, {.source = source, .num_threads = 3});
+      EXPECT_TRUE(status.ok()) << status;
+    }
+  }
 }
 
 TEST_P(WeightJobsTest, AFileThatWasCutMeanwhileIsDataLoss) {

@@ -124,46 +124,6 @@ TEST_F(SchedulerTest, AShortPromptGoesBeforeALongOne) {
   EXPECT_EQ(plan.passes[0].lane, 1u);
 }
 
-TEST_F(SchedulerTest, PassesFitIntoTheTimeBetweenTwoSteps) {
-  Occupy(0, 1, 100000);
-  Add(2, RequestPhase::kDecoding, 500);
-  const StepPlan plan = Plan();
-  double seconds = scheduler_.costs().Seconds(plan.step);
-  for (const StepPlan::Pass& pass : plan.passes) seconds += scheduler_.costs().Seconds(pass.work);
-  EXPECT_LE(seconds, 0.05);
-  EXPECT_GE(seconds, 0.04);
-  EXPECT_THAT(plan.decode, ElementsAre(2));
-}
-
-TEST_F(SchedulerTest, OnASlowDeviceAPassHasFewerRows) {
-  for (int i = 0; i < 50; ++i) {
-    scheduler_.costs().Observe({.passes = 1, .pass_rows = 64}, 0.005);
-    scheduler_.costs().Observe({.passes = 1, .pass_rows = 512}, 0.04);
-  }
-  Occupy(0, 1, 100000);
-  Add(2, RequestPhase::kDecoding, 500);
-  const StepPlan plan = Plan();
-  ASSERT_FALSE(plan.passes.empty());
-  EXPECT_LT(plan.passes[0].num_rows, 1024);
-  EXPECT_EQ(plan.passes[0].num_rows % 64, 0);
-}
-
-TEST_F(SchedulerTest, StepsThatTakeAllOfTheTimeLeavePromptsSome) {
-  Occupy(0, 1, 100000);
-  for (uint64_t id = 2; id <= 5; ++id) Add(id, RequestPhase::kDecoding, 500);
-  scheduler_.costs().Observe({.steps = 1, .step_rows = 4, .step_context = 2000}, 0.2);
-  EXPECT_FALSE(Plan().passes.empty());
-}
-
-TEST_F(SchedulerTest, NoMoreIsEnqueuedThanANewcomerCanWaitFor) {
-  Occupy(0, 1, 100000);
-  input_.seconds_in_flight = 0.03;
-  EXPECT_THAT(Plan().passes, IsEmpty());
-  input_.seconds_in_flight = 0;
-  input_.free_passes = 3;
-  EXPECT_EQ(Plan().passes.size(), 3u);
-}
-
 TEST_F(SchedulerTest, APlaceBelongsToOneThatDecodes) {
   for (uint64_t id = 1; id <= 4; ++id) Add(id, RequestPhase::kDecoding, 500);
   Add(5, RequestPhase::kWaiting, 10);
@@ -233,56 +193,11 @@ TEST_F(SchedulerTest, AmongEqualsTheTenantThatGotLeastIsNext) {
   EXPECT_THAT(Plan().admit, ElementsAre(4));
 }
 
-TEST_F(SchedulerTest, ALaneThatHasWorkGetsItsLeastShare) {
-  Occupy(0, 1, 100000);
-  Occupy(1, 2, 8000);
-  double seconds[2] = {};
-  for (int round = 0; round < 300; ++round) {
-    for (const StepPlan::Pass& pass : Plan().passes) {
-      seconds[pass.lane] += scheduler_.costs().Seconds(pass.work);
-    }
-  }
-  EXPECT_NEAR(seconds[0] / (seconds[0] + seconds[1]), Scheduler::kLeastShare, 0.03);
-}
-
 TEST_F(SchedulerTest, TheSameInputsGiveTheSamePlans) {
   Scheduler other({.num_layers = 4, .max_rows = 1024, .max_batch = 4});
   for (uint64_t id = 1; id <= 6; ++id)
     Add(id, RequestPhase::kWaiting, 100 * static_cast<int64_t>(id));
   EXPECT_EQ(other.Plan(input_), scheduler_.Plan(input_));
-}
-
-TEST_F(SchedulerTest, TheWaitIsThatOfAllPromptsBesideTheSteps) {
-  for (int i = 0; i < 50; ++i) scheduler_.costs().Observe({.passes = 1, .pass_rows = 1000}, 0.01);
-  EXPECT_EQ(scheduler_.ExpectedWait(input_), 0);
-  Add(1, RequestPhase::kWaiting, 1000);
-  const double one = scheduler_.ExpectedWait(input_);
-  EXPECT_DOUBLE_EQ(one, scheduler_.SecondsToRead(input_.requests[0]));
-  Occupy(1, 2, 1000);
-  const double two = scheduler_.ExpectedWait(input_);
-  EXPECT_NEAR(two, 2 * one, 0.01 * one) << "what is in a lane counts, too";
-  Add(3, RequestPhase::kDecoding, 100);
-  const double beside = scheduler_.ExpectedWait(input_);
-  EXPECT_GT(beside, two);
-  for (int i = 0; i < 100; ++i) scheduler_.costs().Observe({.steps = 1, .step_rows = 1}, 0.1);
-  EXPECT_GT(scheduler_.ExpectedWait(input_), 4 * two)
-      << "steps that take all the time leave little";
-}
-
-TEST_F(SchedulerTest, AFirstTokenComesAfterThoseThatGoBeforeInAnyCase) {
-  for (int i = 0; i < 50; ++i) scheduler_.costs().Observe({.passes = 1, .pass_rows = 1000}, 0.01);
-  input_.weights = {1, 1};
-  Add(1, RequestPhase::kWaiting, 2000);
-  const RequestDescription own = input_.requests[0];
-  const double alone = scheduler_.EarliestFirstToken(input_, own);
-  EXPECT_DOUBLE_EQ(alone, scheduler_.SecondsToRead(own));
-  Add(2, RequestPhase::kWaiting, 4000);                // longer: lets it pass
-  Add(3, RequestPhase::kWaiting, 1000).tenant = 1;     // another tenant's: may not count
-  Add(4, RequestPhase::kWaiting, 1000).priority = 1;   // lower
-  Add(5, RequestPhase::kWaiting, 1000).arrival = 101;  // later
-  EXPECT_DOUBLE_EQ(scheduler_.EarliestFirstToken(input_, own), alone);
-  Add(6, RequestPhase::kWaiting, 1000);
-  EXPECT_GT(scheduler_.EarliestFirstToken(input_, own), 1.3 * alone);
 }
 
 }  // namespace

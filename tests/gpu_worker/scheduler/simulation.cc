@@ -92,6 +92,7 @@ class Simulation {
                         .wants_extents = has_segments,
                         .asks_store = has_segments,
                         .takes_in_order = !has_segments,
+                        .measures_given = request.is_scoring,
                         .tokens_left = request.max_tokens});
       HoldsNothing(Live().back());
       RefuseLast();
@@ -263,6 +264,7 @@ class Simulation {
     input_.free_table_rows = 2 * worker_.options.max_batch + 2 - rows_used_;
     if (worker_.options.preempts) BuildInBackground();
     AskForMemory();
+    OfferMoreRows();
     input_.free_suspended_blocks = worker_.suspended_blocks - suspended_used_;
     const StepPlan plan = planner_(input_);
     ++result_.rounds;
@@ -399,6 +401,15 @@ class Simulation {
   // The layer that is computed now, and the next one once the background has taken the last one.
   void OpenLayers(LaneDescription& lane) const {
     lane.layers_open = std::max(lane.layer + (now_ < background_until_ ? 1 : 2), uint32_t{2});
+  }
+
+  // Given tokens that could share a step.
+  void OfferMoreRows() {
+    for (RequestDescription& request : Live()) {
+      if (request.phase != RequestPhase::kDecoding || !request.measures_given) continue;
+      const int64_t left = result_.requests[request.id].output_tokens - generated_[request.id];
+      request.more_rows = std::min(left, std::max<int64_t>(1, request.free_tokens)) - 1;
+    }
   }
 
   // The group's prompts have their first tokens.

@@ -24,6 +24,7 @@ struct SimulatedRequest {
   int32_t priority = 0;
   // Seconds after its arrival at which it ends, if it has no first token and is in no lane by then.
   double deadline = std::numeric_limits<double>::infinity();
+  bool is_scoring = false;  // its output tokens are given
 
   // What became of it.
   bool is_refused = false;  // by Hooks::admit

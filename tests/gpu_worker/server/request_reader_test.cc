@@ -233,6 +233,7 @@ TEST_F(RequestReaderTest, WithoutAChatTemplateMessagesAreRefused) {
   const absl::Status status = Read().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(common::ReasonOf(status).reason, "CHAT_TEMPLATE");
+  EXPECT_EQ(common::ReasonOf(status).metadata.at("chat_template"), "none");
   EXPECT_THAT(std::string(status.message()), HasSubstr("--chat-template"));
 }
 
@@ -570,6 +571,19 @@ TEST_F(RequestReaderTest, WithoutKeysOfTenantsARequestNamesItsOwn) {
   EXPECT_EQ(request.cache_salt, "s");
   request_.set_tenant(std::string(65, 't'));
   ExpectRefused("INVALID_REQUEST", "at most 64");
+}
+
+TEST_F(RequestReaderTest, MeasuredBudgetsHoldWhereARequestNamesNoRatio) {
+  model_.default_attention.retrieval_ratio = 0.018;
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.018);
+  model_.retrieval.emplace();
+  model_.retrieval->budgets = {{.chosen = {.context = 8, .ratio = 0.25}},
+                               {.chosen = {.context = 32, .ratio = 0.07}}};
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.25);
+  request_.set_text("longer than eight tokens");
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.07);
+  request_.mutable_attention()->set_retrieval_ratio(0.5);
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.5) << "the request's own ratio wins";
 }
 
 }  // namespace

@@ -130,6 +130,15 @@ TEST_F(WorkerOptionsTest, AddressesThatOthersReachAreWarnedOf) {
   EXPECT_THAT(options_.warnings, ::testing::IsEmpty());
 }
 
+TEST_F(WorkerOptionsTest, MayBeAskedToCheckTheSettingsOnly) {
+  ASSERT_TRUE(Parse({"--model=/m"}).ok());
+  EXPECT_FALSE(options_.checks_only);
+  options_ = {};
+  ASSERT_TRUE(Parse({"--model=/m", "--check-settings"}).ok());
+  EXPECT_TRUE(options_.checks_only);
+  EXPECT_FALSE(Parse({"--model=/m", "--check-settings", "--max-batch=0"}).ok());
+}
+
 TEST_F(WorkerOptionsTest, NoneIsNoMetricsEndpoint) {
   ASSERT_TRUE(Parse({"--model=/m"}).ok());
   EXPECT_EQ(options_.metrics_address, "127.0.0.1:9401");

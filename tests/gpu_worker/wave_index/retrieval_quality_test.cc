@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "common/kv/token_code.h"
+
 namespace retroinfer {
 namespace {
 
@@ -27,6 +29,33 @@ TEST(RetrievalQualityTest, Names) {
   EXPECT_EQ(RetrievalQualityNamed("high"), RetrievalQuality::kHigh);
   EXPECT_EQ(RetrievalQualityNamed("High"), std::nullopt);
   EXPECT_EQ(RetrievalQualityNamed(""), std::nullopt);
+}
+
+// Of a format with codes: full pages, the candidates' codes and sums, and all centroids.
+double CodedBytesRead(RetrievalQuality quality, const KvFormat& format, double tokens) {
+  constexpr uint32_t kHeadDim = 128;
+  constexpr double kTokensPerCluster = 16;
+  const RetrievalShare share = RetrievalFor(quality, format);
+  const double clusters = tokens / kTokensPerCluster;
+  const double retrieved = std::max(share.ratio * tokens, kTokensPerCluster * share.min_retrieved);
+  const double candidates =
+      std::max(share.candidate_ratio * clusters, static_cast<double>(share.min_candidates));
+  const double token_bytes = 2.0 * static_cast<double>(format.token.vector_bytes(kHeadDim));
+  const auto index_bytes = static_cast<double>(format.centroid.vector_bytes(kHeadDim));
+  return retrieved * token_bytes + (clusters * 1.232 + candidates) * index_bytes +
+         candidates * kTokensPerCluster * static_cast<double>(TokenCodeBytes(format, kHeadDim));
+}
+
+TEST(RetrievalQualityTest, CodesReadAboutAsMuchAsTheSameQualityWithout) {
+  for (const double tokens : {32'768.0, 122'880.0, 1'048'576.0}) {
+    for (const RetrievalQuality quality : {RetrievalQuality::kStandard, RetrievalQuality::kHigh}) {
+      for (const auto& [coded, plain] :
+           {std::pair{kBf16CodedKv, kBf16Int8Kv}, std::pair{kInt8CodedKv, kInt8Kv}}) {
+        EXPECT_LT(CodedBytesRead(quality, coded, tokens), 1.15 * BytesRead(quality, plain, tokens))
+            << coded.name << ", " << tokens << (quality == RetrievalQuality::kHigh ? ", high" : "");
+      }
+    }
+  }
 }
 
 TEST(RetrievalQualityTest, HighReadsMoreAndAtMostTwiceWhatTheStandardOfBf16Reads) {

@@ -67,6 +67,9 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   EXPECT_TRUE(Parse({"--tool-call-parser=none"}, &settings).ok());
   EXPECT_EQ(settings.gateway.tool_form, ToolForm::kText);
   EXPECT_FALSE(Parse({"--tool-call-parser=xml"}, &settings).ok());
+  EXPECT_FALSE(settings.checks_only);
+  EXPECT_TRUE(Parse({"--check-settings"}, &settings).ok());
+  EXPECT_TRUE(settings.checks_only);
   EXPECT_FALSE(Parse({"--page=perhaps"}, &settings).ok());
   EXPECT_FALSE(Parse({empty.c_str()}, &settings).ok());
   EXPECT_FALSE(Parse({"--api-key-file=/nothing"}, &settings).ok());

@@ -12,7 +12,7 @@ using ContextImportTest = ContextStoreTest;
 TEST_F(ContextImportTest, RefusesAnotherModelAtTheFirstBytes) {
   ASSERT_TRUE(SaveText("book", {1}).ok());
   const std::string file = *ExportText("book");
-  store_->EndLease(token_, "test");
+  store_->leases().EndLease(token_, "test");
   Attach("other");
   auto import = ContextImport::Begin(contexts_.get(), tenant_);
   ASSERT_TRUE(import.ok()) << import.status();

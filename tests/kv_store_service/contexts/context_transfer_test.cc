@@ -102,14 +102,14 @@ TEST_F(ContextTransferTest, RefusesWhatWasCutOrChanged) {
 TEST_F(ContextTransferTest, RefusesAnotherModelOrGeometry) {
   ASSERT_TRUE(SaveText("book", {1}).ok());
   const std::string file = *ExportText("book");
-  store_->EndLease(token_, "test");
+  store_->leases().EndLease(token_, "test");
   EXPECT_EQ(Import(file).status().code(), absl::StatusCode::kFailedPrecondition);  // no worker
   Attach("other");
   EXPECT_EQ(Reason(ExportText("book").status()), "WRONG_MODEL");
   auto wrong = Import(file);
   EXPECT_EQ(Reason(wrong.status()), "WRONG_MODEL");
   EXPECT_THAT(std::string(wrong.status().message()), testing::HasSubstr("another model"));
-  store_->EndLease(token_, "test");
+  store_->leases().EndLease(token_, "test");
   Attach("model", 1);
   wrong = Import(file);
   EXPECT_EQ(Reason(wrong.status()), "WRONG_MODEL");

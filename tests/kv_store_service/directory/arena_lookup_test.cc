@@ -41,7 +41,7 @@ TEST_F(ArenaLookupTest, ABlockTakesThePagesOfItsImageAndStays) {
   EXPECT_EQ(reservation.extents[0].pages.count, num_pages);
   EXPECT_EQ(reservation.extents[1].pages.count, num_pages);
   ASSERT_TRUE(Commit(request, reservation).ok());
-  EXPECT_EQ(store_.clusters().num_clusters(), 0u);
+  EXPECT_EQ(store_.num_clusters(), 0u);
   EXPECT_EQ(store_.directory().named_pages(), 2 * num_pages);
   EXPECT_EQ(store_.Release(1), 0u);
   EXPECT_EQ(Save(Blocks(64, 2, 7), 64), 2u);

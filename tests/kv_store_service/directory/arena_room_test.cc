@@ -100,7 +100,7 @@ class ArenaRoomTest : public testing::TestWithParam<Arena> {
         to_commit.push_back({extent.id, token_begin, segments[i].num_tokens, segments[i].identity});
         const auto used =
             static_cast<uint32_t>(uint64_t{extent.pages.count} * (880 + random_() % 80) / 1000);
-        images.emplace(extent.id, SegmentImage{used, {}});
+        images.emplace(extent.id, SegmentImage{used});
       }
       token_begin += segments[i].num_tokens;
     }
@@ -119,7 +119,7 @@ class ArenaRoomTest : public testing::TestWithParam<Arena> {
   const uint32_t num_pages_;
   const uint32_t large_;
   const uint32_t small_;
-  absl::flat_hash_set<common::SegmentName> kept_;
+  absl::flat_hash_set<common::SegmentName> pinned_;
   ArenaSegments store_;
   std::mt19937_64 random_;
   int64_t capacity_ = 0;
@@ -147,10 +147,10 @@ TEST_P(ArenaRoomTest, AnIdleArenaRefusesNothingThatFits) {
 
 // A pin keeps no request out.
 TEST_P(ArenaRoomTest, PinnedContextsRefuseNothingThatFits) {
-  store_.KeepNamed(&kept_);
+  store_.SetPinnedNames(&pinned_);
   for (int32_t text = 1; text <= 4; text += 2) {
     for (const SegmentWanted& segment : Segments(text, capacity_ / 4)) {
-      kept_.insert(segment.identity->name);
+      pinned_.insert(segment.identity->name);
     }
   }
   for (uint64_t sequence = 1; sequence <= 60; ++sequence) {
@@ -161,9 +161,9 @@ TEST_P(ArenaRoomTest, PinnedContextsRefuseNothingThatFits) {
 
 // As long as all who take a part of the arena leave kept segments their half, these stay.
 TEST_P(ArenaRoomTest, PinnedContextsStayWhereThereIsRoomForBoth) {
-  store_.KeepNamed(&kept_);
+  store_.SetPinnedNames(&pinned_);
   const auto pinned = Segments(1000, capacity_ / 4);
-  for (const SegmentWanted& segment : pinned) kept_.insert(segment.identity->name);
+  for (const SegmentWanted& segment : pinned) pinned_.insert(segment.identity->name);
   ASSERT_TRUE(Run(1, pinned).ok());
   store_.Release(1);
   for (uint64_t sequence = 2; sequence <= 60; ++sequence) {
@@ -175,7 +175,7 @@ TEST_P(ArenaRoomTest, PinnedContextsStayWhereThereIsRoomForBoth) {
 
 // What is read back from the disk, for a sequence of the store's own, before the request itself.
 TEST_P(ArenaRoomTest, RestoresRefuseNothingThatFits) {
-  using Dear = ArenaSegments::Dear;
+  using Evictable = ArenaSegments::Evictable;
   for (uint64_t sequence = 1; sequence <= 60; ++sequence) {
     std::vector<SegmentWanted> segments = Document(capacity_);
     while (!segments.back().identity.has_value()) segments.pop_back();
@@ -184,13 +184,13 @@ TEST_P(ArenaRoomTest, RestoresRefuseNothingThatFits) {
     // What is behind a gap would not be read.
     for (const SegmentWanted& segment : missing) store_.EvictNamed(segment.identity->name);
     const uint64_t own = kOwnSequences + sequence;
-    if (const auto kept = store_.ReserveOwn(own, held, missing, Dear::kKeptGoes); kept.ok()) {
+    if (const auto kept = store_.ReserveOwn(own, held, missing, Evictable::kPinned); kept.ok()) {
       EXPECT_EQ(kept->num_cached, held.size());
       CheckDisjoint();
       store_.Release(own);
     } else {
       EXPECT_EQ(common::ReasonOf(kept.status()).reason, "ARENA_FULL");
-      const auto read = store_.ReserveOwn(own, held, missing, Dear::kCachedGoesToo);
+      const auto read = store_.ReserveOwn(own, held, missing, Evictable::kCached);
       ASSERT_TRUE(read.ok()) << sequence << ": " << read.status();
       EXPECT_LT(read->num_cached, held.size());
       CheckDisjoint();

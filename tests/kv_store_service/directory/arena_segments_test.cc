@@ -46,10 +46,10 @@ TEST_F(ArenaSegmentsTest, ReservesCommitsAndReleases) {
   const auto committed = store_.Commit(1, std::vector<SegmentToCommit>{{extents[0].id, 4, 1024}});
   ASSERT_TRUE(committed.ok()) << committed.status();
   EXPECT_EQ(committed->front().pages, (PageRun{extents[0].pages.first, used}));
-  EXPECT_EQ(store_.clusters().num_clusters(), 256u);
+  EXPECT_EQ(store_.num_clusters(), 256u);
   EXPECT_EQ(store_.Release(1), used + extents[1].pages.count);
   EXPECT_EQ(store_.allocator().free_pages(), kArenaPages);
-  EXPECT_EQ(store_.clusters().num_clusters(), 0u);
+  EXPECT_EQ(store_.num_clusters(), 0u);
   EXPECT_EQ(store_.directory().num_extents(), 0u);
   EXPECT_EQ(store_.Release(1), 0u);
 }
@@ -176,7 +176,7 @@ TEST_F(DeclarationTest, ANewStoreKnowsWhatTheOldOneKnew) {
   EXPECT_EQ(restarted.allocator().free_pages(), store_.allocator().free_pages());
   EXPECT_EQ(restarted.allocator().largest_free(), store_.allocator().largest_free());
   EXPECT_EQ(restarted.directory().num_committed(), 2u);
-  EXPECT_EQ(restarted.clusters().num_clusters(), store_.clusters().num_clusters());
+  EXPECT_EQ(restarted.num_clusters(), store_.num_clusters());
   const auto next = restarted.Reserve(ReserveRequest::Unnamed(3, std::vector<uint32_t>{1024}));
   ASSERT_TRUE(next.ok());
   EXPECT_GT(next->extents.front().id, known_[1].extents[0].id);
@@ -194,7 +194,7 @@ TEST_F(DeclarationTest, RefusesWhatDoesNotFitAndIsEmptyThen) {
     EXPECT_EQ(restarted.Declare({{}, known}).code(), absl::StatusCode::kInvalidArgument) << what;
     EXPECT_EQ(restarted.allocator().free_pages(), kArenaPages) << what;
     EXPECT_EQ(restarted.directory().num_sequences(), 0u) << what;
-    EXPECT_EQ(restarted.clusters().num_clusters(), 0u) << what;
+    EXPECT_EQ(restarted.num_clusters(), 0u) << what;
     EXPECT_TRUE(restarted.Declare({{}, known_}).ok()) << what;
   };
   refuses("same sequence", [](auto& known) { known[1].sequence_id = 1; });

@@ -66,6 +66,22 @@ TEST_F(StateFileTest, KeepsTheFormat) {
   }
 }
 
+TEST_F(StateFileTest, KeepsWindowLayers) {
+  const KvGeometry geometry{32, 8, 64, kF32Kv, 12, 128};
+  ASSERT_TRUE(file_.Write({1, 2, geometry, "f"}).ok());
+  const auto note = file_.Read();
+  ASSERT_TRUE(note.has_value());
+  EXPECT_EQ(note->geometry, geometry);
+  std::string text;
+  {
+    std::ifstream in(path_);
+    text.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  text.replace(text.find("window_tokens 128"), 17, "window_tokens 0");
+  std::ofstream(path_, std::ios::trunc) << text;
+  EXPECT_EQ(file_.Read(), std::nullopt);
+}
+
 TEST_F(StateFileTest, SaysWhenItCannotWrite) {
   EXPECT_FALSE(StateFile(folder_.path() + "/no/such/folder").Write({}).ok());
 }

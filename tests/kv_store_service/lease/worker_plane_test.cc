@@ -28,7 +28,7 @@ TEST(WorkerPlaneTest, TakesOverWhatFitsOnly) {
   EXPECT_TRUE(absl::IsInvalidArgument(adopt({17, 64, 64}, 100)));
   EXPECT_TRUE(absl::IsInvalidArgument(adopt(kPlaneSizes, 101)));
   EXPECT_FALSE(SeesArenaTaken(*plane));
-  plane->SayArenaTaken();
+  plane->NotifyArenaTaken();
   EXPECT_TRUE(SeesArenaTaken(*plane));
   EXPECT_TRUE(absl::IsFailedPrecondition(adopt(kPlaneSizes, 100)));
 }

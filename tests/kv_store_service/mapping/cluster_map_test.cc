@@ -1,32 +1,89 @@
 #include "kv_store_service/mapping/cluster_map.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <limits>
+
+#include "common/kv/named_segment.h"
+#include "tests/kv_store_service/segment_writer.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-TEST(ClusterMapTest, FindsThePagesOfAClusterInTheArena) {
-  ClusterMap map;
-  map.Insert(7, 1000, 4, {{10, 9}, {0, 0}, {20, 4}});
-  EXPECT_EQ(map.Find(7, 0), (ClusterPages{{1010, 3}, 9}));
-  EXPECT_EQ(map.Find(7, 1), ClusterPages{});
-  EXPECT_EQ(map.Find(7, 2), (ClusterPages{{1020, 1}, 4}));
-  EXPECT_EQ(map.Find(7, 3), std::nullopt);
-  EXPECT_EQ(map.Find(8, 0), std::nullopt);
+using testing::HasSubstr;
+
+constexpr PageId kFirstPage = 1000;
+
+class ClusterMapTest : public testing::Test {
+ protected:
+  ClusterMapTest() : layout_(kTinyGeometry, 1024), bytes_(layout_.max_pages * kPageBytes) {
+    bytes_.resize(size_t{WriteSegment(bytes_, kTinyGeometry, 4, 1024)} * kPageBytes);
+  }
+
+  absl::StatusOr<std::vector<ClusterPages>> Find(size_t head) {
+    std::vector<bool> taken(bytes_.size() / kPageBytes);
+    return ClusterMap(bytes_, kFirstPage, kTinyGeometry, 1024).Find(head, &taken);
+  }
+  ClusterEntry* entries() {
+    return reinterpret_cast<ClusterEntry*>(bytes_.data() + layout_.clusters_offset);
+  }
+  void ExpectRefused(const std::string& message) {
+    const auto found = Find(0);
+    EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(found.status().message()), HasSubstr(message));
+  }
+
+  const SegmentLayout layout_;
+  std::vector<std::byte> bytes_;
+};
+
+TEST_F(ClusterMapTest, FindsThePagesOfEachClusterInTheArena) {
+  const auto found = Find(0);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->size(), 64u);
+  const PageId first = kFirstPage + layout_.first_kv_page;
+  const uint32_t pages_of_15 = kTinyGeometry.pages_of(15);
+  EXPECT_EQ((*found)[0], (ClusterPages{{first, pages_of_15}, 15}));
+  EXPECT_EQ((*found)[1], (ClusterPages{{first + pages_of_15, kTinyGeometry.pages_of(17)}, 17}));
+  EXPECT_EQ((*found)[63], ClusterPages{}) << "an empty cluster";
+  const auto last = Find(3);
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ((*last)[62].pages.end(), kFirstPage + bytes_.size() / kPageBytes);
 }
 
-TEST(ClusterMapTest, CountsAndForgets) {
-  ClusterMap map;
-  map.Insert(1, 0, 4, {{1, 1}, {2, 1}});
-  map.Insert(2, 100, 4, {{1, 1}});
-  EXPECT_EQ(map.num_clusters(), 3u);
-  EXPECT_EQ(map.num_clusters(1), 2u);
-  map.Erase(1);
-  map.Erase(1);
-  EXPECT_EQ(map.num_clusters(), 1u);
-  EXPECT_EQ(map.num_clusters(1), 0u);
-  map.Clear();
-  EXPECT_EQ(map.num_clusters(), 0u);
+TEST_F(ClusterMapTest, HeadsShareNoPage) {
+  const ClusterMap map(bytes_, kFirstPage, kTinyGeometry, 1024);
+  ASSERT_EQ(map.num_heads(), 4u);
+  std::vector<bool> taken(bytes_.size() / kPageBytes);
+  for (size_t head = 0; head < map.num_heads(); ++head) EXPECT_TRUE(map.Find(head, &taken).ok());
+  EXPECT_TRUE(taken.back());
+  EXPECT_FALSE(map.Find(0, &taken).ok()) << "its pages are taken";
+}
+
+TEST_F(ClusterMapTest, RefusesWhatTheWorkerMayHaveWrittenMeanwhile) {
+  const ClusterEntry good = entries()[5];
+  entries()[5].num_tokens = std::numeric_limits<uint32_t>::max();
+  ExpectRefused("cluster 5 has 4294967295 tokens");
+  entries()[5] = good;
+  entries()[5].num_tokens -= 1;
+  ExpectRefused("sum of the clusters' tokens is 1023");
+  entries()[5] = good;
+  entries()[5].first_page = layout_.first_kv_page - 1;
+  ExpectRefused("needs pages from");
+  entries()[5].first_page = std::numeric_limits<uint32_t>::max();
+  ExpectRefused("needs pages from");
+  entries()[5].first_page = entries()[4].first_page;
+  ExpectRefused("belongs to another cluster too");
+  entries()[5] = good;
+  entries()[5].radius = std::numeric_limits<float>::quiet_NaN();
+  ExpectRefused("radius");
+}
+
+TEST(NumClustersTest, ASegmentHasOneForSixteenTokensOfAHeadAndABlockNone) {
+  EXPECT_EQ(NumClusters(kTinyGeometry, 1024), 256u);
+  EXPECT_EQ(NumClusters(kTinyGeometry, 8192), 2048u);
+  EXPECT_EQ(NumClusters(kTinyGeometry, kDenseBlockTokens), 0u);
 }
 
 }  // namespace

@@ -124,6 +124,20 @@ TEST_F(ContextFileTest, AFileSaysItsFormat) {
   }
 }
 
+TEST_F(ContextFileTest, AFileSaysItsWindowLayers) {
+  ContextFileHeader header = MakeHeader();
+  header.geometry = {2, 2, 64, kBf16Kv, 3, 100};
+  header.segment_version = SegmentVersionOf(header.geometry);
+  const std::string file = MakeFile(header);
+  EXPECT_EQ(file.size(), MakeFile().size() + 8);
+  const auto reader = Open(file);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(reader->header().geometry, header.geometry);
+  EXPECT_EQ(reader->header().context_name, "a name");
+  header.geometry = kGeometry;  // a tail of no layers
+  EXPECT_EQ(Open(MakeFile(header)).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(ContextFileTest, AFormatThatIsNotKnownIsRefusedByItsNumber) {
   ContextFileHeader header = MakeHeader();
   header.geometry.format.id = static_cast<KvFormatId>(99);

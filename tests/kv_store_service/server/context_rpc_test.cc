@@ -71,7 +71,7 @@ TEST_F(ContextRpcTest, CarriesAContextFromSavingToRemoval) {
   ASSERT_TRUE(rpc_.VerifyContext(nullptr, &verify, &report).ok());
   EXPECT_EQ(report.intact_segments(), 2u);
 
-  store_->DropFromArena(std::vector{chain_[1].name});
+  store_->context_segments().DropFromArena(std::vector{chain_[1].name});
   v1::ListContextsRequest list;
   list.set_salt_hash(std::string(tenant_.view()));
   v1::ListContextsResponse listed;

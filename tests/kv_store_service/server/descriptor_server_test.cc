@@ -26,14 +26,14 @@ class DescriptorServerTest : public testing::Test {
  protected:
   DescriptorServerTest()
       : path_(folder_.path() + "/fd.sock"), store_({}, StateFile(folder_.path() + "/state")) {
-    store_.SetArena(*common::SealedMemory::Create("test arena", 1 << 20, 1));
+    store_.leases().SetArena(*common::SealedMemory::Create("test arena", 1 << 20, 1));
     DescriptorServer::Options options;
     options.greeting_timeout = absl::Milliseconds(100);
     options.pending_max = 4;
     server_ = *DescriptorServer::Start(path_, &store_, options);
   }
   std::string Attach(bool hand_back = false) {
-    return store_.Attach({kTinyGeometry, "model", 16, 64, 64, hand_back})->token;
+    return store_.leases().Attach({kTinyGeometry, "model", 16, 64, 64, hand_back})->token;
   }
   common::FdChannel Connect() { return *common::FdChannel::Connect(path_); }
 
@@ -54,15 +54,15 @@ TEST_F(DescriptorServerTest, GivesTheMemoryAndNoticesTheEndOfTheWorker) {
     ASSERT_EQ(answer->fds.size(), 2u);
     const auto arena = common::SealedMemory::Adopt(std::move(answer->fds[0]), 1 << 20);
     EXPECT_TRUE(arena.ok()) << arena.status();
-    EXPECT_TRUE(store_.HasLease(token));
+    EXPECT_TRUE(store_.leases().HasLease(token));
     // Words on the lease are ignored.
     ASSERT_TRUE(channel.Send(kHello, token, {}, kLong).ok());
     ASSERT_GT(::send(channel.fd(), "garbage", 7, 0), 0);
     EXPECT_EQ(channel.Receive(absl::Milliseconds(50)).status().code(),
               absl::StatusCode::kDeadlineExceeded);
-    EXPECT_TRUE(store_.HasLease(token));
+    EXPECT_TRUE(store_.leases().HasLease(token));
   }
-  EXPECT_TRUE(Eventually([&] { return !store_.HasLease(token); }));
+  EXPECT_TRUE(Eventually([&] { return !store_.leases().HasLease(token); }));
 }
 
 TEST_F(DescriptorServerTest, RefusesWithoutAToken) {
@@ -87,7 +87,7 @@ TEST_F(DescriptorServerTest, TakesMemoryBack) {
   ASSERT_TRUE(first.Send(kHello, token, {}, kLong).ok());
   auto memory = first.Receive(kLong);
   ASSERT_TRUE(memory.ok());
-  store_.EndLease(token, "test");
+  store_.leases().EndLease(token, "test");
   token = Attach(/*hand_back=*/true);
   common::FdChannel second = Connect();
   const std::array fds = {memory->fds[0].get(), memory->fds[1].get()};
@@ -96,7 +96,7 @@ TEST_F(DescriptorServerTest, TakesMemoryBack) {
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->type, kWelcome);
   EXPECT_TRUE(answer->fds.empty());
-  EXPECT_TRUE(store_.HasLease(token));
+  EXPECT_TRUE(store_.leases().HasLease(token));
   EXPECT_EQ(first.Receive(kLong).status().code(), absl::StatusCode::kUnavailable);
 }
 
@@ -128,7 +128,7 @@ TEST_F(DescriptorServerTest, WaitsForDescriptorsWithoutTurningRound) {
   absl::SleepFor(absl::Seconds(1));
   const double cpu_seconds = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
   EXPECT_LT(cpu_seconds, 0.2 * absl::ToDoubleSeconds(absl::Now() - begin));
-  EXPECT_FALSE(store_.HasLease(token));
+  EXPECT_FALSE(store_.leases().HasLease(token));
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   const auto answer = channel.Receive(kLong);
   ASSERT_TRUE(answer.ok()) << answer.status();

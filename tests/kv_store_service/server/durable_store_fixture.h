@@ -104,19 +104,19 @@ class DurableStoreTest : public testing::Test {
     KvStore* const store = store_.get();
     store_->SetDurableTier(std::make_unique<DurableTier>(
         options, std::move(storage),
-        [store](const SegmentName& name) { return store->IsReferenced(name); }));
-    store_->SetArena(*common::SealedMemory::Create("test arena", arena_bytes_, 1));
+        [store](const SegmentName& name) { return store->context_segments().IsReferenced(name); }));
+    store_->leases().SetArena(*common::SealedMemory::Create("test arena", arena_bytes_, 1));
     call_number_ = 0;
     Attach("model");
   }
   void Attach(const std::string& model, uint32_t num_layers = 2) {
-    KvGeometry geometry = kTinyGeometry;
+    KvGeometry geometry = geometry_;
     geometry.num_layers = num_layers;
-    const auto result = store_->Attach({geometry, model, 16, 64, 64, false});
+    const auto result = store_->leases().Attach({geometry, model, 16, 64, 64, false});
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->store_writes_arena);
     token_ = result->token;
-    auto pair = store_->ClaimDescriptors(token_, 1);
+    auto pair = store_->leases().ClaimDescriptors(token_, 1);
     ASSERT_TRUE(pair.ok()) << pair.status();
     arena_ = *common::SealedMemory::Adopt(std::move(pair->arena), arena_bytes_);
     call_number_ = 0;
@@ -125,14 +125,18 @@ class DurableStoreTest : public testing::Test {
     return arena_.bytes().subspan(size_t{extent.pages.first} * kPageBytes,
                                   size_t{extent.pages.count} * kPageBytes);
   }
+  // What tells the segment from others: in its tail, if it has one.
   std::byte* Mark(const ExtentRecord& extent) {
-    return BytesOf(extent).data() + SegmentLayout(kTinyGeometry, 1024).centroids_offset;
+    const SegmentLayout layout(geometry_, 1024);
+    return BytesOf(extent).data() + (geometry_.has_window_layers()
+                                         ? layout.tail_page * layout.page_bytes
+                                         : layout.centroids_offset);
   }
   // Reserves as the worker's link does: tries again while the store reads from the disk.
   Reservation Reserve(uint64_t sequence, const std::vector<SegmentIdentity>& chain) {
     while (true) {
       const auto reservation =
-          store_->Reserve(token_, ++call_number_, NamedRequest(sequence, chain));
+          store_->reservations().Reserve(token_, ++call_number_, NamedRequest(sequence, chain));
       if (reservation.ok()) return *reservation;
       if (common::ReasonOf(reservation.status()).reason != kWaitsForDiskReason) {
         ADD_FAILURE() << reservation.status();
@@ -153,12 +157,12 @@ class DurableStoreTest : public testing::Test {
         continue;
       }
       const uint64_t begin = kSinkTokens + 1024 * i;
-      WriteSegment(BytesOf(extent), kTinyGeometry, begin, 1024);
+      WriteSegment(BytesOf(extent), geometry_, begin, 1024);
       std::memcpy(Mark(extent), name.data(), name.size());
       const std::vector<SegmentToCommit> segments = {{extent.id, begin, 1024, chain[i]}};
-      EXPECT_TRUE(store_->Commit(token_, ++call_number_, sequence, segments).ok());
+      EXPECT_TRUE(store_->reservations().Commit(token_, ++call_number_, sequence, segments).ok());
     }
-    EXPECT_TRUE(store_->Release(token_, ++call_number_, sequence).ok());
+    EXPECT_TRUE(store_->reservations().Release(token_, ++call_number_, sequence).ok());
     return reservation.num_cached;
   }
   void WaitUntilWritten() {
@@ -176,7 +180,9 @@ class DurableStoreTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
-  DiskLimits limits_;  // of the next Start()
+  // Of the next Start().
+  KvGeometry geometry_ = kTinyGeometry;
+  DiskLimits limits_;
   uint64_t reserve_bytes_ = 0;
   absl::Duration drain_timeout_ = absl::Seconds(20);
   uint64_t arena_bytes_ = kArenaBytes;

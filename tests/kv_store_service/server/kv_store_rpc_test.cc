@@ -14,7 +14,7 @@ class KvStoreRpcTest : public testing::Test {
   KvStoreRpcTest()
       : store_({}, StateFile(folder_.path() + "/state")), rpc_(&store_, "/the/socket") {
     auto arena = common::SealedMemory::Create("test arena", 8 << 20, 1);
-    store_.SetArena(*std::move(arena));
+    store_.leases().SetArena(*std::move(arena));
     v1::AttachWorkerRequest request;
     request.mutable_geometry()->set_num_layers(kTinyGeometry.num_layers);
     request.mutable_geometry()->set_num_kv_heads(kTinyGeometry.num_kv_heads);
@@ -29,7 +29,7 @@ class KvStoreRpcTest : public testing::Test {
     EXPECT_EQ(response.descriptor_socket_path(), "/the/socket");
     EXPECT_EQ(response.arena_bytes(), 8u << 20);
     token_ = response.attach_token();
-    auto pair = store_.ClaimDescriptors(token_, 77);
+    auto pair = store_.leases().ClaimDescriptors(token_, 77);
     EXPECT_TRUE(pair.ok());
     arena_ = *common::SealedMemory::Adopt(std::move(pair->arena), 8 << 20);
   }
@@ -82,6 +82,20 @@ TEST_F(KvStoreRpcTest, CarriesASequenceFromReservationToRelease) {
   v1::CommitSegmentsResponse committed;
   ASSERT_TRUE(rpc_.CommitSegments(nullptr, &commit, &committed).ok());
   EXPECT_EQ(committed.extents(0).num_pages(), used);
+
+  v1::FindClustersRequest find;
+  find.set_extent_id(extent.extent_id());
+  find.mutable_head()->set_layer(1);
+  v1::FindClustersResponse found;
+  ASSERT_TRUE(rpc_.FindClusters(nullptr, &find, &found).ok());
+  EXPECT_EQ(found.num_clusters(), 256u);
+  EXPECT_EQ(found.num_empty(), 4u);
+  EXPECT_EQ(found.max_tokens(), 32u);
+  EXPECT_EQ(found.tokens_per_page(), kTinyGeometry.tokens_per_page());
+  ASSERT_EQ(found.clusters_size(), 64);
+  EXPECT_EQ(found.clusters(0).num_tokens(), 15u);
+  EXPECT_GT(found.clusters(0).first_page(), extent.first_page());
+  EXPECT_EQ(found.clusters(0).num_pages(), kTinyGeometry.pages_of(15));
 
   v1::GetStatsResponse stats;
   EXPECT_TRUE(rpc_.GetStats(nullptr, nullptr, &stats).ok());
@@ -191,6 +205,10 @@ TEST_F(KvStoreRpcTest, ReturnsTheStoresErrors) {
   v1::ListDurableSegmentsResponse listed;
   EXPECT_EQ(rpc_.ListDurableSegments(nullptr, &list, &listed).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
+  v1::FindClustersRequest find;
+  find.set_extent_id(99);
+  v1::FindClustersResponse found;
+  EXPECT_EQ(rpc_.FindClusters(nullptr, &find, &found).error_code(), grpc::StatusCode::NOT_FOUND);
   v1::AttachWorkerRequest attach;
   v1::AttachWorkerResponse attached;
   EXPECT_EQ(rpc_.AttachWorker(nullptr, &attach, &attached).error_code(),

@@ -16,17 +16,19 @@ using testing::HasSubstr;
 TEST(StoreMetricsTest, ShowTheStoreAtEachScrape) {
   TemporaryFolder folder;
   KvStore store({}, StateFile(folder.path() + "/state"));
-  store.SetArena(*common::SealedMemory::Create("test arena", 8 << 20, 1));
+  store.leases().SetArena(*common::SealedMemory::Create("test arena", 8 << 20, 1));
   common::Metrics metrics("kv_store_service", "1", "r", "cpu");
   StoreMetrics store_metrics(&metrics, &store);
   EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_arena_bytes 8388608"));
   EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_worker_attached 0"));
 
-  const std::string token = store.Attach({kTinyGeometry, "model", 16, 64, 64, false})->token;
-  ASSERT_TRUE(store.ClaimDescriptors(token, 1).ok());
-  ASSERT_TRUE(store.Reserve(token, 1, ReserveRequest::Unnamed(1, {1024})).ok());
-  ASSERT_FALSE(
-      store.Reserve(token, 2, ReserveRequest::Unnamed(2, std::vector<uint32_t>(100, 8192))).ok());
+  const std::string token =
+      store.leases().Attach({kTinyGeometry, "model", 16, 64, 64, false})->token;
+  ASSERT_TRUE(store.leases().ClaimDescriptors(token, 1).ok());
+  ASSERT_TRUE(store.reservations().Reserve(token, 1, ReserveRequest::Unnamed(1, {1024})).ok());
+  ASSERT_FALSE(store.reservations()
+                   .Reserve(token, 2, ReserveRequest::Unnamed(2, std::vector<uint32_t>(100, 8192)))
+                   .ok());
   std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_worker_attached 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_sequences 1"));
@@ -35,7 +37,7 @@ TEST(StoreMetricsTest, ShowTheStoreAtEachScrape) {
   EXPECT_THAT(text, HasSubstr("retroinfer_reservations_refused_total 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));
   EXPECT_THAT(text, testing::Not(HasSubstr("retroinfer_arena_usage_ratio 0\n")));
-  store.EndLease(token, "test");
+  store.leases().EndLease(token, "test");
   text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_arena_usage_ratio 0\n"));
   EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));

@@ -35,6 +35,18 @@ TEST_F(KvStoreDurableTest, WhatIsCommittedSurvivesTheProcess) {
   EXPECT_EQ(store_->stats().durable->restored_total, 2u);
 }
 
+TEST_F(KvStoreDurableTest, TailsOfWindowLayersSurviveTheProcess) {
+  geometry_.num_window_layers = 1;
+  geometry_.window_tokens = 100;
+  Start();
+  EXPECT_EQ(Run(1, chain_), 0u);
+  WaitUntilWritten();
+  Start();
+  EXPECT_EQ(Run(1, NamedChain({1, 2, 3})), 2u);
+  EXPECT_EQ(store_->stats().durable->restored_total, 2u);
+  EXPECT_EQ(store_->stats().durable->restore_failures_total, 0u);
+}
+
 TEST_F(KvStoreDurableTest, WhatTheArenaEvictedComesBackFromTheDisk) {
   for (int text = 1; text <= 12; ++text) {
     Run(text, NamedChain({text}));
@@ -104,7 +116,7 @@ TEST_F(KvStoreDurableTest, WhatTheDiskHadNoRoomForIsWrittenWhenItIsUsedAgain) {
 TEST_F(KvStoreDurableTest, AnotherModelOrSaltMisses) {
   Run(1, chain_);
   WaitUntilWritten();
-  store_->EndLease(token_, "test");
+  store_->leases().EndLease(token_, "test");
   Attach("other");
   EXPECT_EQ(Reserve(1, chain_).num_cached, 0u);
   EXPECT_EQ(Reserve(2, NamedChain({1, 2}, 1024, "salt")).num_cached, 0u);
@@ -145,10 +157,10 @@ TEST_F(KvStoreDurableTest, OnDemandWritesNothingByItself) {
 TEST_F(KvStoreDurableTest, AnAttachmentThatWaitsDoesNotNameWhatIsWritten) {
   Start(PersistMode::kOnDemand);
   Run(1, chain_);
-  store_->EndLease(token_, "test");
-  ASSERT_TRUE(store_->Attach({kTinyGeometry, "other", 16, 64, 64, false}).ok());
+  store_->leases().EndLease(token_, "test");
+  ASSERT_TRUE(store_->leases().Attach({kTinyGeometry, "other", 16, 64, 64, false}).ok());
   const std::vector<SegmentName> names = {chain_[0].name, chain_[1].name};
-  store_->PersistNow(
+  store_->context_segments().PersistNow(
       names, [](const SegmentName&, const absl::Status& status) { ADD_FAILURE() << status; });
   WaitUntilWritten();
   ASSERT_TRUE(disk_->Peek(chain_[0].name).has_value());
@@ -159,22 +171,23 @@ TEST_F(KvStoreDurableTest, AnAttachmentThatWaitsDoesNotNameWhatIsWritten) {
 TEST_F(KvStoreDurableTest, SegmentsOfAnotherModelAreNotWrittenAsThisOnes) {
   Start(PersistMode::kOnDemand);
   Run(1, chain_);
-  store_->EndLease(token_, "test");
+  store_->leases().EndLease(token_, "test");
   Attach("other");
   int failures = 0;
   const std::vector<SegmentName> names = {chain_[0].name};
-  store_->PersistNow(names, [&](const SegmentName& name, const absl::Status& status) {
-    EXPECT_EQ(name, chain_[0].name);
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    ++failures;
-  });
+  store_->context_segments().PersistNow(
+      names, [&](const SegmentName& name, const absl::Status& status) {
+        EXPECT_EQ(name, chain_[0].name);
+        EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+        ++failures;
+      });
   EXPECT_EQ(failures, 1);
   EXPECT_FALSE(disk_->Peek(chain_[0].name).has_value());
 }
 
 TEST_F(KvStoreDurableTest, AnotherGeometryWaitsForTheWriter) {
   Run(1, chain_);
-  store_->EndLease(token_, "test");
+  store_->leases().EndLease(token_, "test");
   Attach("small", 1);
   EXPECT_EQ(store_->stats().durable->storage.segments, 2u);
   EXPECT_EQ(store_->stats().free_pages, kArenaPages);
@@ -187,12 +200,14 @@ TEST_F(KvStoreDurableTest, ADiskThatStandsStillKeepsNoCallWaiting) {
   storage_->stuck_ = true;
   ReserveRequest look = NamedRequest(1, chain_);
   look.cached_only = true;
-  ASSERT_TRUE(store_->Reserve(token_, ++call_number_, look).ok());  // a read begins
-  EXPECT_EQ(Run(2, NamedChain({7})), 0u);                           // a write begins
+  ASSERT_TRUE(store_->reservations().Reserve(token_, ++call_number_, look).ok());  // a read begins
+  EXPECT_EQ(Run(2, NamedChain({7})), 0u);                                          // a write begins
   EXPECT_EQ(Run(3, NamedChain({7})), 1u);
-  EXPECT_GT(store_->List(0, 10).size(), 0u);
-  EXPECT_GT(store_->PagesInArena(std::vector<SegmentName>{NamedChain({7})[0].name})[0], 0u);
-  EXPECT_FALSE(store_->IsReferenced(chain_[0].name));
+  EXPECT_GT(store_->listing().List(0, 10).size(), 0u);
+  EXPECT_GT(
+      store_->context_segments().PagesInArena(std::vector<SegmentName>{NamedChain({7})[0].name})[0],
+      0u);
+  EXPECT_FALSE(store_->context_segments().IsReferenced(chain_[0].name));
   storage_->stuck_ = false;
   WaitUntilWritten();
 }
@@ -205,15 +220,15 @@ class StuckDiskTest : public KvStoreDurableTest {
     Start();
     storage_->stuck_ = true;
     Run(1, chain_);
-    store_->EndLease(token_, "test");
+    store_->leases().EndLease(token_, "test");
   }
   ~StuckDiskTest() override { storage_->stuck_ = false; }
 
   absl::Status HandBack(const DescriptorPair& memory) {
-    const auto result = store_->Attach({kTinyGeometry, "model", 16, 64, 64, true});
+    const auto result = store_->leases().Attach({kTinyGeometry, "model", 16, 64, 64, true});
     if (!result.ok()) return result.status();
-    return store_->HandBack(result->token, 1, common::UniqueFd(::dup(memory.arena.get())),
-                            common::UniqueFd(::dup(memory.data_plane.get())));
+    return store_->leases().HandBack(result->token, 1, common::UniqueFd(::dup(memory.arena.get())),
+                                     common::UniqueFd(::dup(memory.data_plane.get())));
   }
   void ExpectOnDisk() {
     WaitUntilWritten();
@@ -231,9 +246,9 @@ class StuckDiskTest : public KvStoreDurableTest {
 
 TEST_F(StuckDiskTest, OtherMemoryIsTakenAtOnceAndTheOldOneStaysForTheDisk) {
   KvStore other({}, StateFile(folder_.path() + "/other"));
-  other.SetArena(*common::SealedMemory::Create("other arena", arena_bytes_, 1));
-  const auto attached = other.Attach({kTinyGeometry, "model", 16, 64, 64, false});
-  const auto memory = other.ClaimDescriptors(attached->token, 1);
+  other.leases().SetArena(*common::SealedMemory::Create("other arena", arena_bytes_, 1));
+  const auto attached = other.leases().Attach({kTinyGeometry, "model", 16, 64, 64, false});
+  const auto memory = other.leases().ClaimDescriptors(attached->token, 1);
   ASSERT_TRUE(memory.ok()) << memory.status();
   arena_ = {};  // nobody else has the old memory mapped
   const absl::Status status = HandBack(*memory);
@@ -243,10 +258,10 @@ TEST_F(StuckDiskTest, OtherMemoryIsTakenAtOnceAndTheOldOneStaysForTheDisk) {
 }
 
 TEST_F(StuckDiskTest, TheSameMemoryWaits) {
-  const auto result = store_->Attach({kTinyGeometry, "model", 16, 64, 64, false});
-  const auto memory = store_->ClaimDescriptors(result->token, 1);
+  const auto result = store_->leases().Attach({kTinyGeometry, "model", 16, 64, 64, false});
+  const auto memory = store_->leases().ClaimDescriptors(result->token, 1);
   ASSERT_TRUE(memory.ok()) << memory.status();
-  store_->EndLease(result->token, "test");
+  store_->leases().EndLease(result->token, "test");
   EXPECT_TRUE(absl::IsUnavailable(HandBack(*memory)));
   storage_->stuck_ = false;
   WaitUntilWritten();
@@ -257,21 +272,24 @@ TEST_F(StuckDiskTest, TheSameMemoryWaits) {
 TEST_F(StuckDiskTest, AnotherGeometryWaits) {
   KvGeometry geometry = kTinyGeometry;
   geometry.num_layers = 1;
-  const auto result = store_->Attach({geometry, "model", 16, 64, 64, false});
+  const auto result = store_->leases().Attach({geometry, "model", 16, 64, 64, false});
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(absl::IsUnavailable(store_->ClaimDescriptors(result->token, 1).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store_->leases().ClaimDescriptors(result->token, 1).status()));
   storage_->stuck_ = false;
   WaitUntilWritten();
-  EXPECT_TRUE(store_->ClaimDescriptors(result->token, 1).ok());
+  EXPECT_TRUE(store_->leases().ClaimDescriptors(result->token, 1).ok());
   ExpectOnDisk();
 }
 
 TEST_F(KvStoreDurableTest, TheStoresOwnSequencesAreNotTheWorkers) {
-  EXPECT_EQ(
-      store_->Reserve(token_, ++call_number_, NamedRequest(kOwnSequences, chain_)).status().code(),
-      absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(store_->Release(token_, ++call_number_, kOwnSequences + 1).status().code(),
+  EXPECT_EQ(store_->reservations()
+                .Reserve(token_, ++call_number_, NamedRequest(kOwnSequences, chain_))
+                .status()
+                .code(),
             absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      store_->reservations().Release(token_, ++call_number_, kOwnSequences + 1).status().code(),
+      absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(KvStoreDurableTest, WhoTakesOnlyWhatIsThereStartsARestore) {
@@ -280,12 +298,12 @@ TEST_F(KvStoreDurableTest, WhoTakesOnlyWhatIsThereStartsARestore) {
   Start();
   ReserveRequest request = NamedRequest(1, chain_);
   request.cached_only = true;
-  const auto first = store_->Reserve(token_, ++call_number_, request);
+  const auto first = store_->reservations().Reserve(token_, ++call_number_, request);
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->num_cached, 0u);
   while (store_->stats().durable->restored_total < 2) absl::SleepFor(absl::Milliseconds(1));
   request.sequence_id = 2;
-  EXPECT_EQ(store_->Reserve(token_, ++call_number_, request)->num_cached, 2u);
+  EXPECT_EQ(store_->reservations().Reserve(token_, ++call_number_, request)->num_cached, 2u);
 }
 
 }  // namespace

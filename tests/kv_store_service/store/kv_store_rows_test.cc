@@ -20,7 +20,7 @@ class KvStoreRowsTest : public DurableStoreTest {
   // As the worker's link does: tries again while the store reads from the disk.
   Reservation Ask(const ReserveRequest& request) {
     while (true) {
-      const auto reservation = store_->Reserve(token_, ++call_number_, request);
+      const auto reservation = store_->reservations().Reserve(token_, ++call_number_, request);
       if (reservation.ok()) return *reservation;
       if (common::ReasonOf(reservation.status()).reason != kWaitsForDiskReason) {
         ADD_FAILURE() << reservation.status();
@@ -45,9 +45,9 @@ class KvStoreRowsTest : public DurableStoreTest {
       begin += extent.reserved_tokens;
     }
     if (!segments.empty()) {
-      EXPECT_TRUE(store_->Commit(token_, ++call_number_, 900, segments).ok());
+      EXPECT_TRUE(store_->reservations().Commit(token_, ++call_number_, 900, segments).ok());
     }
-    EXPECT_TRUE(store_->Release(token_, ++call_number_, 900).ok());
+    EXPECT_TRUE(store_->reservations().Release(token_, ++call_number_, 900).ok());
   }
   // Tokens of each piece that holds rows; negative of generated ones. Checks their bytes.
   std::vector<int> Rows(const ReserveRequest& request) {
@@ -58,7 +58,7 @@ class KvStoreRowsTest : public DurableStoreTest {
       pieces.push_back(identity.provenance.has_value() ? -tokens : tokens);
       EXPECT_EQ(BytesOf(extent)[kLastByte], Mark(identity));
     }
-    EXPECT_TRUE(store_->Release(token_, ++call_number_, request.sequence_id).ok());
+    EXPECT_TRUE(store_->reservations().Release(token_, ++call_number_, request.sequence_id).ok());
     return pieces;
   }
   static std::byte Mark(const SegmentIdentity& identity) {
@@ -192,8 +192,8 @@ TEST_F(KvStoreRowsTest, ManyBlocksAreWrittenWhenTheDiskHasTime) {
   // Of what the arena has no room for, a beginning comes back.
   Start();
   const uint64_t sequence = 5;
-  const auto room = store_->Reserve(token_, ++call_number_,
-                                    ReserveRequest::Unnamed(sequence, {1024, 1024, 1024, 1024}));
+  const auto room = store_->reservations().Reserve(
+      token_, ++call_number_, ReserveRequest::Unnamed(sequence, {1024, 1024, 1024, 1024}));
   ASSERT_TRUE(room.ok()) << room.status();
   const std::vector<int> pieces = Rows(RowsRequest(1, text.Rows(0, text.size())));
   EXPECT_GT(pieces.size(), 10u);

@@ -1,421 +1,52 @@
+// The parts of a store together: what it says of itself, without a disk and with one.
 #include "kv_store_service/store/kv_store.h"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <thread>
-
-#include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
-#include "common/shm/descriptor_protocol.h"
-#include "common/status/error_reason.h"
-#include "tests/kv_store_service/named_chain.h"
-#include "tests/kv_store_service/segment_writer.h"
-#include "tests/kv_store_service/temporary_folder.h"
+#include "tests/kv_store_service/server/durable_store_fixture.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-constexpr uint64_t kArenaBytes = 8 << 20;
-constexpr uint64_t kArenaPages = kArenaBytes / kPageBytes;
-
-class KvStoreTest : public testing::Test {
- protected:
-  KvStoreTest() : store_(NewStore()) { store_->SetArena(NewArena()); }
-
-  std::unique_ptr<KvStore> NewStore() {
-    KvStore::Options options;
-    options.attach_timeout = absl::Seconds(100);
-    options.worker_lives = [this](const std::string&) { return worker_lives_.load(); };
-    options.make_plane_memory = make_plane_memory_;
-    return std::make_unique<KvStore>(options, StateFile(folder_.path() + "/state"));
-  }
-  static common::SealedMemory NewArena() {
-    return *common::SealedMemory::Create("test arena", kArenaBytes, 1);
-  }
-  static AttachParameters Parameters() {
-    return {kTinyGeometry, "model", 16, 64, 64, /*hand_back=*/false};
-  }
-  // Attaches and takes the descriptors. Returns the token.
-  std::string AttachWorker() {
-    const auto result = store_->Attach(Parameters());
-    EXPECT_TRUE(result.ok()) << result.status();
-    auto pair = store_->ClaimDescriptors(result->token, 1);
-    EXPECT_TRUE(pair.ok()) << pair.status();
-    held_ = *std::move(pair);
-    return result->token;
-  }
-  // Hands the held memory back. Returns the token.
-  absl::StatusOr<std::string> HandBack(AttachParameters parameters) {
-    parameters.hand_back = true;
-    const auto result = store_->Attach(parameters);
-    if (!result.ok()) return result.status();
-    const absl::Status status =
-        store_->HandBack(result->token, 1, common::UniqueFd(::dup(held_.arena.get())),
-                         common::UniqueFd(::dup(held_.data_plane.get())));
-    if (!status.ok()) return status;
-    return result->token;
-  }
-  absl::StatusCode Reserve(const std::string& token, uint64_t call_number, uint64_t sequence) {
-    return store_->Reserve(token, call_number, ReserveRequest::Unnamed(sequence, {1024}))
-        .status()
-        .code();
-  }
-
-  TemporaryFolder folder_;
-  std::atomic<bool> worker_lives_{false};
-  WorkerPlane::MakeMemory make_plane_memory_;
-  std::unique_ptr<KvStore> store_;
-  DescriptorPair held_;
-};
-
-TEST_F(KvStoreTest, MakingADataPlaneKeepsNobodyWaiting) {
-  absl::Notification begun, go_on;
-  make_plane_memory_ = [&](uint64_t bytes) {
-    begun.Notify();
-    go_on.WaitForNotification();
-    return common::SealedMemory::Create("test plane", bytes, 1);
-  };
-  store_ = NewStore();
-  store_->SetArena(NewArena());
-  absl::StatusOr<AttachResult> result;
-  std::thread attaching([&] { result = store_->Attach(Parameters()); });
-  begun.WaitForNotification();
-  EXPECT_EQ(store_->stats().arena_pages, kArenaPages);
-  EXPECT_TRUE(store_->List(0, 10).empty());
-  EXPECT_EQ(store_->Release("token", 1, 1).status().code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_FALSE(store_->Tend(absl::Now()));
-  go_on.Notify();
-  attaching.join();
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_TRUE(store_->ClaimDescriptors(result->token, 1).ok());
+TEST(KvStoreTest, AStoreThatStartsHasNothingAndSaysSo) {
+  TemporaryFolder folder;
+  KvStore store({}, StateFile(folder.path() + "/state"));
+  EXPECT_EQ(store.tier(), nullptr);
+  EXPECT_TRUE(store.missing_tier().ok());
+  EXPECT_FALSE(store.ListDurable().has_value());
+  EXPECT_FALSE(store.leases().data_plane_rounds().has_value());
+  const StoreStats stats = store.stats();
+  EXPECT_EQ(stats.arena_pages, 0u);
+  EXPECT_FALSE(stats.durable.has_value());
+  EXPECT_FALSE(stats.durable_missing);
 }
 
-// A connection can break while its worker lives, in the middle of writing a segment.
-TEST_F(KvStoreTest, WhatAFormerWorkerMayWriteToIsNobodysUntilItsProcessIsGone) {
-  const std::string first = AttachWorker();
-  const auto extents = store_->Reserve(first, 1, ReserveRequest::Unnamed(1, {1024, 1024}));
-  ASSERT_TRUE(extents.ok());
-  const uint64_t pages = 2 * extents->extents[0].pages.count;
-  worker_lives_ = true;
-  store_->EndLease(first, "its connection broke");
-  EXPECT_EQ(store_->stats().withheld_pages, pages);
-  EXPECT_EQ(store_->stats().free_pages, kArenaPages - pages);
-  // Neither the next worker nor one with another geometry gets them.
-  AttachParameters parameters = Parameters();
-  for (const uint32_t num_layers : {2u, 1u}) {
-    parameters.geometry.num_layers = num_layers;
-    const auto next = store_->Attach(parameters);
-    ASSERT_TRUE(store_->ClaimDescriptors(next->token, 1).ok());
-    uint64_t sequence = 0;
-    absl::StatusOr<Reservation> got;
-    while ((got = store_->Reserve(next->token, sequence + 1,
-                                  ReserveRequest::Unnamed(sequence + 1, {1024})))
-               .ok()) {
-      ++sequence;
-      const PageRun& run = got->extents[0].pages;
-      for (const ExtentRecord& theirs : extents->extents) {
-        EXPECT_TRUE(run.end() <= theirs.pages.first || run.first >= theirs.pages.end());
-      }
-    }
-    EXPECT_EQ(common::ReasonOf(got.status()).reason, kWaitsForDiskReason);
-    ASSERT_TRUE(store_->Detach(next->token).ok());
-    EXPECT_TRUE(store_->Tend(absl::Now()));
-  }
-  EXPECT_EQ(store_->stats().free_pages, kArenaPages - pages);
-  worker_lives_ = false;
-  EXPECT_FALSE(store_->Tend(absl::Now()));
-  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
-  EXPECT_EQ(store_->stats().withheld_pages, 0u);
+TEST(KvStoreTest, SaysThatItsDiskIsMissing) {
+  TemporaryFolder folder;
+  KvStore store({}, StateFile(folder.path() + "/state"));
+  store.NoteMissingTier(absl::UnavailableError("locked by another store"));
+  EXPECT_TRUE(absl::IsUnavailable(store.missing_tier()));
+  EXPECT_TRUE(store.stats().durable_missing);
 }
 
-TEST_F(KvStoreTest, AWorkerThatHandsItsMemoryBackHasItsPagesAgain) {
-  const std::string token = AttachWorker();
-  const auto extents = store_->Reserve(token, 1, ReserveRequest::Unnamed(1, {1024}));
-  worker_lives_ = true;
-  store_->EndLease(token, "its connection broke");
-  const auto again = HandBack(Parameters());
-  ASSERT_TRUE(again.ok()) << again.status();
-  ASSERT_TRUE(store_->Declare(*again, 0, {{}, {{1, extents->extents}}}, true).ok());
-  EXPECT_EQ(store_->stats().withheld_pages, 0u);
-  EXPECT_EQ(store_->stats().reserved_extents, 1u);
-  EXPECT_FALSE(store_->Tend(absl::Now()));
-}
+class KvStoreStatsTest : public DurableStoreTest {};
 
-TEST_F(KvStoreTest, ADeclarationThatIsRefusedEndsThere) {
-  const std::string token = AttachWorker();
-  const auto extents = store_->Reserve(token, 1, ReserveRequest::Unnamed(1, {1024, 1024}));
-  store_->EndLease(token, "a connection that broke");
-  const auto again = HandBack(Parameters());
-  ASSERT_TRUE(again.ok()) << again.status();
-  ASSERT_TRUE(store_->Declare(*again, 0, {{}, {{1, {extents->extents[0]}}}}, false).ok());
-  EXPECT_EQ(store_->Declare(*again, 1, {{}, {{2, {extents->extents[0]}}}}, false).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(store_->stats().sequences, 0u);
-  EXPECT_EQ(store_->Declare(*again, 1, {}, true).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Reserve(*again, 1, 1), absl::StatusCode::kFailedPrecondition);
-}
-
-TEST_F(KvStoreTest, GivesDescriptorsOnceAndOnlyForTheToken) {
-  const auto result = store_->Attach(Parameters());
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->token.size(), kAttachTokenBytes);
-  EXPECT_EQ(result->arena_bytes, kArenaBytes);
-  std::string wrong = result->token;
-  wrong[7] ^= 1;
-  EXPECT_EQ(store_->ClaimDescriptors(wrong, 1).status().code(),
-            absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(store_->ClaimDescriptors("", 1).status().code(), absl::StatusCode::kPermissionDenied);
-  EXPECT_EQ(Reserve(result->token, 1, 1), absl::StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(store_->ClaimDescriptors(result->token, 1).ok());
-  EXPECT_EQ(store_->ClaimDescriptors(result->token, 1).status().code(),
-            absl::StatusCode::kPermissionDenied);
-  EXPECT_TRUE(store_->HasLease(result->token));
-  EXPECT_FALSE(store_->HasLease(wrong));
-}
-
-TEST_F(KvStoreTest, RefusesASecondWorkerUntilTheFirstIsGone) {
-  const std::string token = AttachWorker();
-  EXPECT_EQ(store_->Attach(Parameters()).status().code(), absl::StatusCode::kFailedPrecondition);
-  store_->EndLease("some other token", "test");
-  EXPECT_TRUE(store_->HasLease(token));
-  store_->EndLease(token, "test");
-  EXPECT_NE(AttachWorker(), token);
-}
-
-TEST_F(KvStoreTest, AnUnclaimedAttachmentIsReplacedOrExpires) {
-  const auto first = store_->Attach(Parameters());
-  const auto second = store_->Attach(Parameters());
-  ASSERT_TRUE(second.ok());
-  EXPECT_FALSE(store_->ClaimDescriptors(first->token, 1).ok());
-  store_->Tend(absl::Now() + absl::Seconds(50));
-  store_->Tend(absl::Now() + absl::Seconds(200));
-  EXPECT_FALSE(store_->ClaimDescriptors(second->token, 1).ok());
-  const std::string token = AttachWorker();
-  store_->Tend(absl::Now() + absl::Seconds(200));
-  EXPECT_TRUE(store_->HasLease(token));
-}
-
-TEST_F(KvStoreTest, EndOfTheLeaseFreesEverything) {
-  const std::string token = AttachWorker();
-  EXPECT_EQ(Reserve(token, 1, 1), absl::StatusCode::kOk);
-  EXPECT_EQ(Reserve(token, 2, 2), absl::StatusCode::kOk);
-  EXPECT_LT(store_->stats().free_pages, kArenaPages);
-  EXPECT_EQ(store_->List(0, 10).size(), 2u);
-  EXPECT_TRUE(store_->Detach(token).ok());
-  EXPECT_EQ(store_->Detach(token).code(), absl::StatusCode::kPermissionDenied);
+TEST_F(KvStoreStatsTest, CountersOutliveLeasesAndGeometries) {
+  Run(1, chain_);
+  WaitUntilWritten();
+  ASSERT_TRUE(AwaitNothingIsHeld());
+  Run(2, chain_);
+  const uint64_t hits = store_->stats().prefix.hits_tokens;
+  EXPECT_EQ(hits, 2048u);
+  store_->leases().EndLease(token_, "test");
+  Attach("model", /*num_layers=*/1);
   const StoreStats stats = store_->stats();
-  EXPECT_FALSE(stats.worker_attached);
-  EXPECT_EQ(stats.free_pages, kArenaPages);
-  EXPECT_EQ(stats.sequences + stats.reserved_extents, 0u);
-  EXPECT_TRUE(store_->List(0, 10).empty());
-}
-
-class NamedSegmentsTest : public KvStoreTest {
- protected:
-  // Attaches, computes a named segment and dies.
-  void RunWorker(const std::vector<SegmentIdentity>& chain) {
-    const std::string token = AttachWorker();
-    const auto reservation = store_->Reserve(token, 1, NamedRequest(1, chain));
-    ASSERT_TRUE(reservation.ok()) << reservation.status();
-    auto arena = common::SealedMemory::Adopt(std::move(held_.arena), kArenaBytes);
-    const PageRun pages = reservation->extents[0].pages;
-    WriteSegment(
-        arena->bytes().subspan(size_t{pages.first} * kPageBytes, size_t{pages.count} * kPageBytes),
-        kTinyGeometry, 4, 1024);
-    const std::vector<SegmentToCommit> segments = {{reservation->extents[0].id, 4, 1024, chain[0]}};
-    ASSERT_TRUE(store_->Commit(token, 2, 1, segments).ok());
-    ASSERT_TRUE(store_->Reserve(token, 3, ReserveRequest::Unnamed(2, {1024})).ok());
-    store_->EndLease(token, "test");
-  }
-  size_t NumCached(const AttachParameters& parameters, const std::vector<SegmentIdentity>& chain) {
-    const auto attached = store_->Attach(parameters);
-    EXPECT_TRUE(store_->ClaimDescriptors(attached->token, 1).ok());
-    const auto reservation = store_->Reserve(attached->token, 1, NamedRequest(1, chain));
-    EXPECT_TRUE(reservation.ok()) << reservation.status();
-    store_->EndLease(attached->token, "test");
-    return reservation->num_cached;
-  }
-  const std::vector<SegmentIdentity> chain_ = NamedChain({1});
-};
-
-TEST_F(NamedSegmentsTest, ANewWorkerOfTheSameModelFindsThem) {
-  RunWorker(chain_);
-  const StoreStats stats = store_->stats();
-  EXPECT_EQ(stats.named_segments, 1u);
-  EXPECT_EQ(stats.sequences, 0u);
-  EXPECT_EQ(stats.free_pages + stats.unreferenced_pages, kArenaPages);
-  EXPECT_EQ(store_->List(0, 10).size(), 1u);
-  EXPECT_EQ(NumCached(Parameters(), chain_), 1u);
-  EXPECT_EQ(NumCached(Parameters(), chain_), 1u);
-  EXPECT_EQ(store_->stats().prefix.hits_tokens, 2048u);
-}
-
-TEST_F(NamedSegmentsTest, AnotherModelDoesNot) {
-  RunWorker(chain_);
-  AttachParameters other = Parameters();
-  other.model_fingerprint = "other";
-  EXPECT_EQ(NumCached(other, chain_), 0u);
-  EXPECT_EQ(NumCached(Parameters(), chain_), 1u);
-}
-
-TEST_F(NamedSegmentsTest, AnotherGeometryEmptiesTheArena) {
-  RunWorker(chain_);
-  AttachParameters other = Parameters();
-  other.geometry.num_layers = 1;
-  EXPECT_EQ(NumCached(other, chain_), 0u);
-  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
-  EXPECT_EQ(NumCached(Parameters(), chain_), 0u);
-  EXPECT_EQ(store_->stats().prefix.queries_tokens, 3 * 1024u);  // over all of them
-}
-
-TEST_F(KvStoreTest, RefusesCallsThatComeLate) {
-  const std::string token = AttachWorker();
-  EXPECT_EQ(Reserve(token, 5, 1), absl::StatusCode::kOk);
-  EXPECT_TRUE(store_->Release(token, 6, 1).ok());
-  EXPECT_EQ(Reserve(token, 5, 1), absl::StatusCode::kAborted);
-  EXPECT_EQ(Reserve(token, 6, 2), absl::StatusCode::kAborted);
-  EXPECT_EQ(store_->Commit(token, 1, 1, {}).status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(store_->Release(token, 0, 1).status().code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
-}
-
-TEST_F(KvStoreTest, RefusesParametersOutsideTheirLimits) {
-  const auto refused = [&](auto change) {
-    AttachParameters parameters = Parameters();
-    change(parameters);
-    EXPECT_EQ(store_->Attach(parameters).status().code(), absl::StatusCode::kInvalidArgument);
-  };
-  refused([](auto& p) { p.geometry.head_dim = 96; });
-  refused([](auto& p) { p.geometry.format.page_vector_bytes = 100; });
-  refused([](auto& p) { p.model_fingerprint.clear(); });
-  refused([](auto& p) { p.model_fingerprint.assign(65, 'x'); });
-  refused([](auto& p) { p.log_capacity = 63; });
-  refused([](auto& p) { p.request_capacity = UINT32_MAX; });
-  refused([](auto& p) { p.num_slots = UINT32_MAX; });
-}
-
-TEST_F(KvStoreTest, TakesNobodyBeforeItHasAnArena) {
-  store_ = NewStore();
-  EXPECT_EQ(store_->Attach(Parameters()).status().code(), absl::StatusCode::kUnavailable);
-  store_->SetArena(NewArena());
-  EXPECT_TRUE(store_->Attach(Parameters()).ok());
-}
-
-TEST_F(KvStoreTest, ANewStoreAdoptsTheMemoryOfALiveWorker) {
-  std::string token = AttachWorker();
-  const auto extents = store_->Reserve(token, 1, ReserveRequest::Unnamed(7, {1024}));
-  ASSERT_TRUE(extents.ok());
-  StateFile state(folder_.path() + "/state");
-  const auto note = state.Read();
-  ASSERT_TRUE(note.has_value());
-  EXPECT_EQ(note->arena_bytes, kArenaBytes);
-
-  store_ = NewStore();
-  store_->AwaitAdoption(*note);
-  EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kPending);
-  EXPECT_EQ(store_->Attach(Parameters()).status().code(), absl::StatusCode::kUnavailable);
-  AttachParameters other = Parameters();
-  other.model_fingerprint = "other";
-  EXPECT_EQ(HandBack(other).status().code(), absl::StatusCode::kFailedPrecondition);
-  const auto adopted = HandBack(Parameters());
-  ASSERT_TRUE(adopted.ok()) << adopted.status();
-  EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kAdopted);
-
-  EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kFailedPrecondition);
-  const Declaration known = {{}, {{7, extents->extents}}};
-  EXPECT_EQ(store_->Declare(*adopted, 1, known, true).code(),
-            absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(store_->Declare(*adopted, 0, known, false).ok());
-  EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(store_->Declare(*adopted, 1, {}, true).ok());
-  EXPECT_EQ(store_->Declare(*adopted, 2, {}, true).code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(store_->stats().sequences, 1u);
-  EXPECT_EQ(store_->stats().adoptions, 1u);
-  EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kOk);
-  store_->EndLease(*adopted, "test");
-  EXPECT_EQ(store_->stats().arena_pages, kArenaPages);
-  EXPECT_EQ(state.Read(), std::nullopt);
-}
-
-TEST_F(KvStoreTest, ARunningStoreTakesItsOwnMemoryBack) {
-  const std::string token = AttachWorker();
-  store_->EndLease(token, "a connection that broke");
-  const auto again = HandBack(Parameters());
-  ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(store_->Declare(*again, 0, {}, true).ok());
-  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
-}
-
-TEST_F(KvStoreTest, RefusesMemoryThatAnotherWorkerHasUsedSince) {
-  store_->EndLease(AttachWorker(), "a connection that broke");
-  const DescriptorPair first = std::move(held_);
-  auto memory =
-      common::SealedMemory::Adopt(common::UniqueFd(::dup(first.data_plane.get())), 1 << 20);
-  DataPlane plane = *DataPlane::Open(memory->bytes());
-  EXPECT_EQ(plane.arena_taken(), 0u);
-  const std::string second = AttachWorker();
-  EXPECT_EQ(plane.arena_taken(), 1u);
-  store_->EndLease(second, "it died");
-  held_ = {common::UniqueFd(::dup(first.arena.get())),
-           common::UniqueFd(::dup(first.data_plane.get()))};
-  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kFailedPrecondition);
-  // Neither does a later store take it.
-  store_ = NewStore();
-  store_->SetArena(NewArena());
-  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kFailedPrecondition);
-  AttachWorker();
-}
-
-TEST_F(KvStoreTest, RefusesMemoryThatIsNotWhatWasDeclared) {
-  const std::string token = AttachWorker();
-  store_->EndLease(token, "test");
-  AttachParameters other = Parameters();
-  other.num_slots = 17;
-  EXPECT_EQ(HandBack(other).status().code(), absl::StatusCode::kInvalidArgument);
-  std::swap(held_.arena, held_.data_plane);
-  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kInvalidArgument);
-  std::swap(held_.arena, held_.data_plane);
-  held_.arena.Reset(::open("/dev/null", O_RDWR));
-  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kInvalidArgument);
-  // The store is as before.
-  AttachWorker();
-  EXPECT_EQ(store_->stats().arena_pages, kArenaPages);
-}
-
-TEST_F(KvStoreTest, GivesUpWaitingInTimeOrForADeadWorker) {
-  StateNote note{::getpid(), kArenaBytes, kTinyGeometry, "model"};
-  store_ = NewStore();
-  store_->AwaitAdoption(note);
-  EXPECT_EQ(store_->PollAdoption(absl::Now() + absl::Seconds(10)), KvStore::Adoption::kPending);
-  EXPECT_EQ(store_->PollAdoption(absl::Now()), KvStore::Adoption::kGivenUp);
-  store_->SetArena(NewArena());
-  EXPECT_TRUE(store_->Attach(Parameters()).ok());
-
-  note.worker_pid = 1 << 29;  // above any process id
-  store_ = NewStore();
-  store_->AwaitAdoption(note);
-  EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kGivenUp);
-}
-
-TEST_F(KvStoreTest, CountsOverAllAttachments) {
-  for (int i = 0; i < 2; ++i) {
-    const std::string token = AttachWorker();
-    auto memory = common::SealedMemory::Adopt(std::move(held_.data_plane), 1 << 20);
-    ASSERT_TRUE(memory.ok());
-    auto plane = DataPlane::Open(memory->bytes());
-    plane->log().TryPush({uint32_t(LogKind::kAdmit), 1, 1, 0});
-    plane->log().TryPush({99, 1, 1, 0});
-    while (store_->stats().data_plane.used_slots == 0) absl::SleepFor(absl::Milliseconds(1));
-    store_->EndLease(token, "test");
-  }
-  const StoreStats stats = store_->stats();
-  EXPECT_EQ(stats.data_plane.entries_replayed, 2u);
-  EXPECT_EQ(stats.data_plane.used_slots, 0u);
+  EXPECT_EQ(stats.prefix.hits_tokens, hits);
+  EXPECT_EQ(stats.segments_committed, 2u);
   EXPECT_EQ(stats.workers_attached, 2u);
+  EXPECT_EQ(stats.committed_segments, 0u) << "another geometry empties the arena";
+  EXPECT_EQ(stats.free_pages, stats.arena_pages);
+  EXPECT_EQ(store_->ListDurable()->size(), 2u);
 }
 
 }  // namespace

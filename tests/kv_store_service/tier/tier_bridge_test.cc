@@ -98,7 +98,7 @@ class TierBridgeTest : public testing::Test {
   absl::Mutex mutex_;
   std::unique_ptr<DurableTier> tier_;
   TierBridge bridge_;
-  KeptNames kept_;
+  ContextPins kept_;
 };
 
 // The disk is slow, and the store has taken another arena when it comes to the segment.

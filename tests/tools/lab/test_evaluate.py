@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,20 @@ def followed(table, name, document, factor=1.0, scale=1.0):
     return {"key": [table, "code", 8260, 20, document, name, factor], "build_s": 0.5,
             "seconds": 1.0, "read": {"index": 1e6, "sums": 0.0, "pages": 3e6 * scale},
             "bins": [BIN, {**BIN, "change": 4.0 * scale}]}
+
+
+def copy_pages(folder):
+    """Copies evaluation.md and the pages beside it, which have the blocks."""
+    (folder / "evaluation").mkdir()
+    for page in (ROOT / "docs").glob("evaluation*/*.md"):
+        shutil.copy(page, folder / "evaluation")
+    shutil.copy(ROOT / "docs/evaluation.md", folder)
+
+
+def read_pages(folder):
+    """The text of all of these pages."""
+    pages = [folder / "evaluation.md", *sorted((folder / "evaluation").glob("*.md"))]
+    return "\n".join(page.read_text(encoding="utf-8") for page in pages)
 
 
 class ResultsTest(unittest.TestCase):
@@ -57,14 +72,14 @@ class ResultsTest(unittest.TestCase):
 
     def test_report_fills_the_document(self):
         target = self.folder / "evaluation.md"
-        target.write_text((ROOT / "docs/evaluation.md").read_text(encoding="utf-8"))
+        copy_pages(self.folder)
         lines = [followed("systems", "ours", 0, f) for f in catalogue.FACTORS]
         lines += [followed("candidates", name, 0, scale=s) for name, s in (
             ("ours", 1.0), ("clusters of 8", 0.1))]
         lines += [{"key": ["needle", "multi_key", 32768, 0, None, "full", 1.0], "right": 15,
                    "questions": 16}]
         report.Report(lines, self.folder).write(target)
-        text = target.read_text(encoding="utf-8")
+        text = read_pages(self.folder)
         self.assertIn("| ours | 0.5 | 1.00 | 0.00 | 3.00 | 4.00 | 1.1052 | 0.3000 |", text)
         self.assertIn("| clusters of 8 | 1.0 | 1.30 | 32 |", text)
         self.assertIn("| full |  | 93.8 [72, 99] | 93.8 |", text)
@@ -98,7 +113,7 @@ class ResultsTest(unittest.TestCase):
 
     def test_report_shows_the_studies(self):
         target = self.folder / "evaluation.md"
-        target.write_text((ROOT / "docs/evaluation.md").read_text(encoding="utf-8"))
+        copy_pages(self.folder)
         lines = [{**followed("ablation", name, number, 1.0, scale), "retrieval": 1.5, "fill": 0.9}
                  for name, scale in (("ours", 1.0), ("radius 0.25", 0.5)) for number in (0, 1)]
         lines += [followed("formats", f"{form} | as trained | {mode}", 0, "full")
@@ -111,7 +126,7 @@ class ResultsTest(unittest.TestCase):
                       {"layer": 1, "of_all": 0.5, "of_new": 0.25, "fetched_for_one": 3.0}],
                    "policies": {"LRU": {str(s): {"hits": 0.75} for s in (1, 2, 3, 4)}}}]
         report.Report(lines, self.folder).write(target)
-        text = target.read_text(encoding="utf-8")
+        text = read_pages(self.folder)
         # Documents changed by 6 of 20 tokens; half as much in the second half: 4 of 20.
         self.assertIn("| radius 0.25 | 62 | 1.0 | 0.0 | 1.5 | 1.50 | 90 | 1.1052 ± 0.0000 | 0.2000 |"
                       " -33 ± 0 | 0.05000 | 2 |", text)
@@ -123,20 +138,20 @@ class ResultsTest(unittest.TestCase):
 
     def test_single_blocks_can_be_written_alone(self):
         target = self.folder / "evaluation.md"
-        before = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
-        target.write_text(before)
+        copy_pages(self.folder)
+        before = read_pages(self.folder)
         lines = [followed("systems", "ours", 0), {
             "key": ["needle", "multi_key", 32768, 0, None, "full", 1.0], "right": 1, "questions": 2}]
         with self.assertRaisesRegex(ValueError, "no block none; there are setup, systems,"):
             report.Report(lines, self.folder).write(target, ("needles", "none"))
-        self.assertEqual(target.read_text(encoding="utf-8"), before)
+        self.assertEqual(read_pages(self.folder), before)
         report.Report(lines, self.folder).write(target, ("needles",))
-        after = target.read_text(encoding="utf-8")
+        after = read_pages(self.folder)
         begin, end = "<!-- needles: begin -->", "<!-- needles: end -->"
         self.assertEqual(before.split(begin)[0], after.split(begin)[0])
         self.assertEqual(before.split(end)[1], after.split(end)[1])
         self.assertIn("| full |  | 50.0 [9, 91] | 50.0 |", after)
-        self.assertEqual(list((self.folder / "evaluation").iterdir()), [])
+        self.assertEqual({path.suffix for path in (self.folder / "evaluation").iterdir()}, {".md"})
 
     def test_a_plot_keeps_its_points_inside(self):
         drawn = plot.svg("a < b", [plot.Series("one", [(1, 0.01), (1000, 3.0)])],

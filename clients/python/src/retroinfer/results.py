@@ -129,8 +129,8 @@ class Finished:
     """The end of a continuation.
 
     reason: "stop", "length", "cancelled" or "time_limit". matched: the stop string or token that ended it.
-    kv_read_ratio: share of the keys and values that its steps looked at. unseen_mass: None without a step, and
-    with the policy "streaming", which cannot tell.
+    kv_read_ratio: share of the keys and values that its steps looked at. unseen_mass: what they left to estimates; no
+    measure of accuracy. None without a step, and with the policy "streaming", which cannot tell.
     """
 
     reason: str

@@ -1,15 +1,9 @@
 {{/* What follows from values: settings, options, limits. Sizes are those of docs/operate/operations.md, "Sizes". */}}
 
-{{/* Lines `name = value` of a settings file. Numbers as JSON has them: never as 1e+06. */}}
+{{/* Lines of a settings file in TOML, where strings, lists and numbers are as JSON has them. */}}
 {{- define "retroinfer.settings" -}}
 {{- range $name, $value := . }}
-{{- if kindIs "string" $value }}
-{{ $name }} = "{{ $value }}"
-{{- else if kindIs "slice" $value }}
-{{ $name }} = [{{ range $i, $one := $value }}{{ if $i }}, {{ end }}"{{ $one }}"{{ end }}]
-{{- else }}
 {{ $name }} = {{ toJson $value }}
-{{- end }}
 {{- end }}
 {{- end -}}
 

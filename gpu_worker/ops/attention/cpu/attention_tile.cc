@@ -1,6 +1,7 @@
 #include "gpu_worker/ops/attention/cpu/attention_tile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -229,6 +230,14 @@ void ResetSoftmax(TileSoftmax& softmax) {
   std::fill_n(softmax.sum, kTileCols, 0.0f);
 }
 
+void HideKeys(int64_t first, std::span<const int64_t, kTileCols> ends, float* scores) {
+  for (int64_t col = 0; col < kTileCols; ++col) {
+    for (int64_t key = first; key < ends[static_cast<size_t>(col)]; ++key) {
+      scores[key * kTileCols + col] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
 void UpdateTile(float* scores, int64_t keys, int64_t last_key, int64_t head_dim, DType dtype,
                 TileSoftmax& softmax, float* acc, std::byte* weights) {
   if (dtype == DType::kF32) {
@@ -238,10 +247,13 @@ void UpdateTile(float* scores, int64_t keys, int64_t last_key, int64_t head_dim,
   }
 }
 
-void FinishTile(const float* acc, const TileSoftmax& softmax, int64_t rows, int64_t head_dim,
-                float* out, int64_t out_stride) {
+void FinishTile(const float* acc, const TileSoftmax& softmax, float sink, int64_t rows,
+                int64_t head_dim, float* out, int64_t out_stride) {
+  const bool has_sink = sink > -std::numeric_limits<float>::infinity();
   for (int64_t row = 0; row < rows; ++row) {
-    const float inverse = 1.0f / softmax.sum[row];
+    // A sink far above all scores makes the sum infinite and the result 0, as it should be.
+    const float of_sink = has_sink ? std::exp2(sink - softmax.max[row]) : 0.0f;
+    const float inverse = 1.0f / (softmax.sum[row] + of_sink);
     for (int64_t i = 0; i < head_dim; ++i) {
       out[row * out_stride + i] = acc[i * kTileCols + row] * inverse;
     }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "common/kv/dtype.h"
 #include "gpu_worker/ops/attention/cpu/tile_gemm.h"
@@ -33,17 +34,23 @@ struct alignas(64) TileSoftmax {
 };
 void ResetSoftmax(TileSoftmax& softmax);
 
+// Scores [keys, 32] of keys [first, ends[c]) become -inf for column c: it does not see them.
+void HideKeys(int64_t first, std::span<const int64_t, kTileCols> ends, float* scores);
+
 // Turns scores [keys, 32] (binary logarithms of weights) into weights relative to the new running
 // maximum, written as the operand b of a TileGemm of `dtype`, [keys, 32]; brings acc [head_dim, 32]
 // to the new maximum. Column c sees only keys up to `last_key + c`; the scores of others become
 // -inf.
 //
-// REQUIRES: keys is a multiple of 32; each column has seen, or sees here, at least one key.
+// A column that has seen no key so far, and sees none here, stays as it was.
+//
+// REQUIRES: keys is a multiple of 32.
 void UpdateTile(float* scores, int64_t keys, int64_t last_key, int64_t head_dim, DType dtype,
                 TileSoftmax& softmax, float* acc, std::byte* weights);
 
-// out row c = acc column c / sum, for the first `rows` columns.
-void FinishTile(const float* acc, const TileSoftmax& softmax, int64_t rows, int64_t head_dim,
-                float* out, int64_t out_stride);
+// out row c = acc column c / sum, for the first `rows` columns. `sink` is the binary logarithm of a
+// weight that the sum gets as well; -inf: none.
+void FinishTile(const float* acc, const TileSoftmax& softmax, float sink, int64_t rows,
+                int64_t head_dim, float* out, int64_t out_stride);
 
 }  // namespace retroinfer::cpu

@@ -56,6 +56,10 @@ struct Plan {
   int64_t NumDenseParts(int64_t sequence) const {
     return NumParts(NumDenseBlocks(sequence), BlocksOfPart(sequence));
   }
+  float SinkOf(int64_t sequence_head, int64_t g) const {
+    if (args->sinks.empty()) return -std::numeric_limits<float>::infinity();
+    return args->sinks.device_data()[sequence_head % kv_heads * group + g];
+  }
   int64_t NumPages(int64_t sequence_head) const {
     return args->num_pages.empty() ? 0 : args->num_pages.device_data()[sequence_head];
   }
@@ -76,10 +80,10 @@ class ChunkFeeder {
         tokens_per_page_(static_cast<int32_t>(page_.tokens)),
         state_(state) {}
 
-  // Adds the first `num_tokens` tokens of a page.
-  void AddPage(const std::byte* page, int32_t num_tokens) {
+  // Adds tokens [first, end) of a page.
+  void AddPage(const std::byte* page, int32_t first, int32_t end) {
     const std::byte* values = page + page_.values_offset;
-    for (int32_t t = 0; t < num_tokens; ++t) {
+    for (int32_t t = first; t < end; ++t) {
       AttentionChunk& chunk = chunks_[filling_];
       const auto place = static_cast<size_t>(chunk.num_tokens++);
       const size_t offset = static_cast<size_t>(t) * page_.vector_bytes;
@@ -88,10 +92,12 @@ class ChunkFeeder {
       if (chunk.num_tokens == kChunkTokens) Rotate();
     }
   }
-  // Adds the first `num_tokens` tokens of consecutive pages.
-  void AddPages(const std::byte* pages, int32_t num_tokens) {
-    for (; num_tokens > 0; num_tokens -= tokens_per_page_, pages += page_.bytes) {
-      AddPage(pages, std::min(num_tokens, tokens_per_page_));
+  // Adds tokens [first, end) of consecutive pages.
+  void AddPages(const std::byte* pages, int32_t first, int32_t end) {
+    for (; end > 0; first -= tokens_per_page_, end -= tokens_per_page_, pages += page_.bytes) {
+      if (first < tokens_per_page_) {
+        AddPage(pages, std::max(first, 0), std::min(end, tokens_per_page_));
+      }
     }
   }
   // Attends what is left.
@@ -125,13 +131,16 @@ void FeedDensePart(const Plan& plan, int64_t sequence, uint32_t kv_head, int64_t
   const DenseZone& zone = args.zones.device_data()[sequence];
   const int64_t blocks_of_part = plan.BlocksOfPart(sequence);
   const int64_t end = std::min(plan.NumDenseBlocks(sequence), (part + 1) * blocks_of_part);
+  const int64_t hidden = args.window == 0 ? 0 : zone.num_window_tokens - args.window;
   for (int64_t block = part * blocks_of_part; block < end; ++block) {
     const int64_t window_before = (block - 1) * kDenseBlockTokens;
     const int64_t tokens =
         block == 0 ? zone.num_sink_tokens
                    : std::min<int64_t>(kDenseBlockTokens, zone.num_window_tokens - window_before);
+    const int64_t first = block == 0 ? 0 : std::max<int64_t>(0, hidden - window_before);
+    if (first >= tokens) continue;
     feeder.AddPages(args.pool.Run(zone.block_ids[block], args.layer, kv_head),
-                    static_cast<int32_t>(tokens));
+                    static_cast<int32_t>(first), static_cast<int32_t>(tokens));
   }
 }
 
@@ -140,7 +149,7 @@ void FeedPagePart(const Plan& plan, int64_t sequence_head, int64_t part, ChunkFe
   const int64_t pages_of_part = plan.PagesOfPart(sequence_head);
   const int64_t end = std::min(plan.NumPages(sequence_head), (part + 1) * pages_of_part);
   for (int64_t i = part * pages_of_part; i < end; ++i) {
-    feeder.AddPage(pages[i].page, pages[i].num_tokens);
+    feeder.AddPage(pages[i].page, 0, pages[i].num_tokens);
   }
 }
 
@@ -199,8 +208,10 @@ void MergeParts(const Plan& plan, int64_t sequence_head) {
     float max =
         has_estimate ? estimate.max.device_data()[query] : -std::numeric_limits<float>::infinity();
     for (int64_t p = 0; p < num_parts; ++p) max = std::max(max, *plan.Partial(sequence_head, p, g));
+    const float sink = plan.SinkOf(sequence_head, g);
+    max = std::max(max, sink);
     std::array<float, kMaxHeadDim> merged = {};
-    float sum = 0;
+    float sum = sink > -std::numeric_limits<float>::infinity() ? std::exp(sink - max) : 0.0f;
     for (int64_t p = 0; p < num_parts; ++p) {
       const float* partial = plan.Partial(sequence_head, p, g);
       AddPartial(max, partial[0], partial[1], partial + 2, plan.head_dim, sum, merged.data());

@@ -3,13 +3,16 @@
 // V is transposed once for all tiles of a task. A task is a run of query positions of all query
 // heads that share a KV head.
 //
-// Invariant: key blocks begin at multiples of 128 of the position in the sequence, and a query
-// passes them in order; keys that it must not see have weight 0 exactly. So its result depends
-// neither on the chunk that it came in, nor on its task and tile.
+// Invariant: key blocks begin at multiples of 128 of the row in the KV, and a query passes them in
+// order, behind a block of the keys that are always seen, if there are any; keys that it must not
+// see have weight 0 exactly. So its result depends neither on the chunk that it came in, nor on its
+// task and tile.
 #include "gpu_worker/ops/attention/cpu/prefill_attention.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
 #include <numbers>
 
 #include "common/status/status_macros.h"
@@ -108,7 +111,14 @@ class Task {
     for (int64_t i = 0; i < num_tiles_; ++i) Begin(i);
     const int64_t first_position = shape_.args->first_token + first_query_;
     const int64_t end = first_position + num_queries_;  // keys that the last query sees
-    for (int64_t block = 0; block < end; block += kKeyBlock) AttendBlock(block, end);
+    const AttentionWindow& window = shape_.args->window;
+    if (window.sees_all()) {
+      for (int64_t block = 0; block < end; block += kKeyBlock) AttendBlock(block, end);
+    } else {
+      if (window.always_seen > 0) AttendAlwaysSeen(std::min(window.always_seen, end));
+      const int64_t first_block = window.FirstSeen(first_position) / kKeyBlock * kKeyBlock;
+      for (int64_t block = first_block; block < end; block += kKeyBlock) AttendBlock(block, end);
+    }
     for (int64_t i = 0; i < num_tiles_; ++i) Finish(i);
     shape_.gemm->end();
   }
@@ -160,14 +170,49 @@ class Task {
                     shape_.gemm->dtype, memory_.values);
     for (int64_t i = 0; i < num_tiles_; ++i) {
       const Tile tile = TileAt(i);
+      const int64_t position = shape_.args->first_token + tile.first_query;
       // Keys of this block that the tile's first query sees end here; may be before the block.
-      const int64_t last_key = shape_.args->first_token + tile.first_query - block;
+      const int64_t last_key = position - block;
       const int64_t seen = std::min(padded_keys, RoundUp(last_key + tile.rows, kTileRowStep));
-      if (seen > 0) AttendTile(i, key_rows, seen, last_key);
+      const Hidden hidden = BeforeWindow(position, block);
+      if (seen > hidden.ends[0]) AttendTile(i, key_rows, seen, last_key, hidden);
     }
   }
 
-  void AttendTile(int64_t i, const std::byte* key_rows, int64_t keys, int64_t last_key) {
+  // Keys [0, keys), which all queries see that are not before them.
+  void AttendAlwaysSeen(int64_t keys) {
+    const LayerKv& kv = shape_.args->kv;
+    const int64_t padded_keys = RoundUp(keys, kTileRowStep);
+    const std::byte* key_rows = KeysOfBlock(0, keys, padded_keys);
+    TransposeValues(kv.Value(kv_head_, 0), kv.dtype, keys, padded_keys, shape_.head_dim,
+                    shape_.gemm->dtype, memory_.values);
+    Hidden padding{.first = keys};
+    padding.ends.fill(padded_keys);
+    for (int64_t i = 0; i < num_tiles_; ++i) {
+      AttendTile(i, key_rows, padded_keys, shape_.args->first_token + TileAt(i).first_query,
+                 padding);
+    }
+  }
+
+  // Keys of a block that the columns of a tile do not see.
+  struct Hidden {
+    int64_t first = 0;
+    std::array<int64_t, kTileCols> ends = {};  // by column
+  };
+  // Of the block that begins at `block`, for queries from `position` on: keys before their windows.
+  Hidden BeforeWindow(int64_t position, int64_t block) const {
+    Hidden hidden;
+    const AttentionWindow& window = shape_.args->window;
+    if (window.sees_all()) return hidden;
+    for (int64_t col = 0; col < kTileCols; ++col) {
+      hidden.ends[static_cast<size_t>(col)] =
+          std::clamp<int64_t>(window.FirstSeen(position + col) - block, 0, kKeyBlock);
+    }
+    return hidden;
+  }
+
+  void AttendTile(int64_t i, const std::byte* key_rows, int64_t keys, int64_t last_key,
+                  const Hidden& hidden) {
     const TileGemm& gemm = *shape_.gemm;
     Multiply(gemm, {.a = key_rows,
                     .a_stride = shape_.head_dim,
@@ -176,6 +221,11 @@ class Task {
                     .m = keys,
                     .k = shape_.head_dim,
                     .accumulate = false});
+    if (hidden.ends.back() > hidden.first) {
+      std::array<int64_t, kTileCols> ends = hidden.ends;
+      for (int64_t& end : ends) end = std::min(end, keys);
+      HideKeys(hidden.first, ends, memory_.scores);
+    }
     UpdateTile(memory_.scores, keys, last_key, shape_.head_dim, gemm.dtype, memory_.softmax[i],
                Acc(i), memory_.weights);
     Multiply(gemm, {.a = memory_.values,
@@ -191,7 +241,11 @@ class Task {
     const Tile tile = TileAt(i);
     const MatrixView out = shape_.args->out.Rows(tile.first_query, tile.rows)
                                .Columns(tile.query_head * shape_.head_dim, shape_.head_dim);
-    FinishTile(Acc(i), memory_.softmax[i], tile.rows, shape_.head_dim,
+    const auto& sinks = shape_.args->sinks;
+    const float sink = sinks.empty()
+                           ? -std::numeric_limits<float>::infinity()
+                           : sinks.device_data()[tile.query_head] * std::numbers::log2e_v<float>;
+    FinishTile(Acc(i), memory_.softmax[i], sink, tile.rows, shape_.head_dim,
                reinterpret_cast<float*>(out.data), out.row_stride);
   }
 

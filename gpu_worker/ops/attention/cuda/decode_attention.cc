@@ -47,6 +47,8 @@ absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args
       .unseen_sum = args.unseen.sum.device_data(),
       .unseen_share = args.unseen_share.device_data(),
       .scratch = args.scratch.device_data(),
+      .sinks = args.sinks.empty() ? nullptr : args.sinks.device_data(),
+      .window = args.window,
       .scale_log2 = args.scale * std::numbers::log2e_v<float>,
       .num_layers = geometry.num_layers,
       .layer = args.layer,

@@ -107,7 +107,8 @@ class TileFeeder {
     constexpr int kPiecesOfPage = static_cast<int>(kPageBytes / 16);
     const auto address =
         reinterpret_cast<unsigned long long>(ResolvePage<C::kTokensOfPage>(launch_, request_));
-    const uint32_t there = (1u << min(request_.tokens, C::kTokensOfPage)) - 1;
+    const uint32_t there =
+        ((1u << min(request_.tokens, C::kTokensOfPage)) - 1) & ~((1u << request_.hidden) - 1);
     const uint32_t mask =
         __reduce_or_sync(~0u, lane_ < C::kPagesOfTile ? there << lane_ * C::kTokensOfPage : 0u);
     if (lane_ == 0) shared_.masks[warp_][stage] = mask;
@@ -180,7 +181,7 @@ __device__ void AttendPlain(const DecodeLaunch& launch, const DecodePart& part, 
       const PageRequest request = RequestPage<C::kTokensOfPage>(part, tile, i);
       const auto* page =
           reinterpret_cast<const float*>(ResolvePage<C::kTokensOfPage>(launch, request));
-      for (int32_t t = 0; t < request.tokens; ++t) {
+      for (int32_t t = request.hidden; t < request.tokens; ++t) {
         state.Attend(page + t * kHeadDim, page + (C::kTokensOfPage + t) * kHeadDim,
                      launch.scale_log2);
       }
@@ -314,10 +315,12 @@ __global__ void __launch_bounds__(kDecodeThreads)
   if (has_estimate && thread < kHeadDim) estimate = launch.estimate_acc[query * kHeadDim + thread];
   __syncthreads();
   if (thread >= kHeadDim) return;
-  float max = estimate_max;
+  const float sink =
+      launch.sinks == nullptr ? -INFINITY : launch.sinks[query_head] * std::numbers::log2e_v<float>;
+  float max = fmaxf(estimate_max, sink);
   for (const float other : maxima) max = fmaxf(max, other);
   const float base = ScoreBase(max);
-  float sum = 0, acc = 0;
+  float sum = Exp2(sink - base), acc = 0;
   for (int w = 0; w < kDecodeWarps; ++w) {
     const float weight = Exp2(maxima[w] - base);
     sum += weight * sums[w];

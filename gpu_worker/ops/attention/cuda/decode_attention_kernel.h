@@ -29,7 +29,9 @@ struct DecodeLaunch {
   const float* unseen_sum;
   float* unseen_share;
   std::byte* scratch;
-  float scale_log2;  // scale * log2(e)
+  const float* sinks;  // [query_heads], or null
+  int32_t window;      // newest tokens of a zone's window that are attended; 0: all
+  float scale_log2;    // scale * log2(e)
   uint32_t num_layers;
   uint32_t layer;
   int32_t kv_heads;

@@ -35,6 +35,7 @@ struct DecodePart {
   int32_t index;       // among all parts of the launch
   int32_t begin, end;  // tiles of the unit
   int32_t sink_tokens, window_tokens, num_pages;
+  int32_t hidden_tokens;  // leading tokens of the window that are not attended
 };
 
 // Shared memory that is needed while planning only.
@@ -72,6 +73,7 @@ __device__ inline DecodePart DescribeUnit(const DecodeLaunch& launch, int32_t un
   part.block_ids = zone.block_ids;
   part.sink_tokens = zone.num_sink_tokens;
   part.window_tokens = zone.num_window_tokens;
+  part.hidden_tokens = launch.window == 0 ? 0 : max(0, part.window_tokens - launch.window);
   part.num_pages = launch.num_pages == nullptr ? 0 : launch.num_pages[list];
   part.pages = launch.pages + list * launch.max_pages;
   part.end = (part.sink_tokens > 0 ? 1 : 0) + CeilDivide(part.window_tokens, kTileTokens) +
@@ -132,6 +134,7 @@ struct PageRequest {
   unsigned long long word;  // block id, or address
   int64_t offset;           // in the pool beyond the block's beginning, or kIsAddress
   int32_t tokens;           // that the page holds; 0 if there is no such page
+  int32_t hidden;           // its leading tokens that are not attended
 };
 inline constexpr int64_t kIsAddress = -1;
 
@@ -139,23 +142,25 @@ inline constexpr int64_t kIsAddress = -1;
 template <int kTokensOfPage>
 __device__ inline PageRequest RequestPage(const DecodePart& part, int32_t tile, int32_t page) {
   constexpr int32_t kPagesOfTile = kTileTokens / kTokensOfPage;
-  if (page >= kPagesOfTile) return {0, 0, 0};
+  if (page >= kPagesOfTile) return {0, 0, 0, 0};
   const int32_t sink_tiles = part.sink_tokens > 0 ? 1 : 0;
   const int32_t window_tiles = CeilDivide(part.window_tokens, kTileTokens);
   const int32_t window_tile = tile - sink_tiles;
   if (window_tile >= window_tiles) {
     const int32_t i = (window_tile - window_tiles) * kPagesOfTile + page;
-    if (i >= part.num_pages) return {0, 0, 0};
+    if (i >= part.num_pages) return {0, 0, 0, 0};
     const auto ref = __ldg(reinterpret_cast<const ulonglong2*>(part.pages + i));
-    return {ref.x, kIsAddress, static_cast<int32_t>(ref.y & 0xffff'ffff)};
+    return {ref.x, kIsAddress, static_cast<int32_t>(ref.y & 0xffff'ffff), 0};
   }
   const bool is_sink = window_tile < 0;
   const int32_t block = is_sink ? 0 : 1 + window_tile / kTilesOfBlock;
   const int32_t place = is_sink ? 0 : window_tile % kTilesOfBlock;
   const int32_t left = is_sink ? part.sink_tokens : part.window_tokens - window_tile * kTileTokens;
+  const int32_t hidden = is_sink ? 0 : part.hidden_tokens - window_tile * kTileTokens;
   return {static_cast<unsigned long long>(__ldg(part.block_ids + block)),
           part.run_in_block + (place * kPagesOfTile + page) * static_cast<int64_t>(kPageBytes),
-          min(max(left - page * kTokensOfPage, 0), kTokensOfPage)};
+          min(max(left - page * kTokensOfPage, 0), kTokensOfPage),
+          min(max(hidden - page * kTokensOfPage, 0), kTokensOfPage)};
 }
 
 // Address of a requested page; anything in the pool if it has no tokens.

@@ -1,5 +1,6 @@
 #include "gpu_worker/ops/attention/cuda/prefill_attention.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <numbers>
 #include <utility>
@@ -24,6 +25,20 @@ bool HasAlignedRows(const MatrixView& view) {
   return IsAligned(view.data) && view.row_stride % 8 == 0;
 }
 
+// Kernels count tokens in 32 bits, and put heads or tiles into grid dimensions of 16 bits.
+constexpr int64_t kMaxTokens = int64_t{1} << 30;
+constexpr int64_t kMaxRows = int64_t{1} << 22;
+constexpr int64_t kMaxHeads = 1024;
+
+// REQUIRES: a checked window.
+PrefillWindow ToWindow(const AttentionWindow& window) {
+  if (window.sees_all()) return {};
+  return {.exists = true,
+          .step = static_cast<int32_t>(std::min(window.step, kMaxTokens)),
+          .before = static_cast<int32_t>(std::min(window.tokens - window.step, kMaxTokens)),
+          .always_seen = static_cast<int32_t>(window.always_seen)};
+}
+
 // REQUIRES: checked arguments.
 PrefillLaunch ToLaunch(const PrefillAttentionArgs& args) {
   const LayerKv& kv = args.kv;
@@ -40,14 +55,12 @@ PrefillLaunch ToLaunch(const PrefillAttentionArgs& args) {
           .head_dim = static_cast<int32_t>(kv.head_dim),
           .num_queries = static_cast<int32_t>(args.queries.rows),
           .first_token = static_cast<int32_t>(args.first_token),
-          .scale_log2 = args.scale * std::numbers::log2e_v<float>};
+          .scale_log2 = args.scale * std::numbers::log2e_v<float>,
+          .window = ToWindow(args.window),
+          .sinks = args.sinks.empty() ? nullptr : args.sinks.device_data()};
 }
 
-// Kernels count tokens in 32 bits, and put heads or tiles into grid dimensions of 16 bits.
 absl::Status CheckLimits(const PrefillAttentionArgs& args) {
-  constexpr int64_t kMaxTokens = int64_t{1} << 30;
-  constexpr int64_t kMaxRows = int64_t{1} << 22;
-  constexpr int64_t kMaxHeads = 1024;
   RETURN_IF_ERROR(CheckArg(args.queries.rows <= kMaxRows, kOp, args.queries.rows, " rows; at most ",
                            kMaxRows, " in a call"));
   RETURN_IF_ERROR(CheckArg(args.first_token + args.queries.rows <= kMaxTokens, kOp, "tokens up to ",

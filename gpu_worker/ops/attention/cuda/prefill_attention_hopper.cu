@@ -7,7 +7,7 @@
 //     at its softmax.
 #include <cuda_bf16.h>
 
-#include "gpu_worker/ops/attention/cuda/prefill_attention_kernels.h"
+#include "gpu_worker/ops/attention/cuda/prefill_attention_window.cuh"
 #include "gpu_worker/ops/cuda/warpgroup_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -28,6 +28,8 @@ struct HopperParams {
   int32_t num_queries;
   int32_t first_token;
   float scale_log2;
+  PrefillWindow window;
+  const float* sinks;
 };
 
 // Offsets in shared memory.
@@ -70,9 +72,9 @@ struct Tiles {
   }
 };
 
-// Stage of a block of keys, and the parity of its phase there.
-__device__ int StageOf(int block) { return block % kStages; }
-__device__ uint32_t ParityOf(int block) { return block / kStages & 1; }
+// Stage of a step's block of keys, and the parity of its phase there.
+__device__ int StageOf(int step) { return step % kStages; }
+__device__ uint32_t ParityOf(int step) { return step / kStages & 1; }
 
 // Copies [128 rows, head_dim] from row y on, chunk by chunk of columns.
 template <int kHeadDim>
@@ -86,20 +88,21 @@ __device__ void CopyRows(const CUtensorMap& map, uint32_t shared, uint32_t barri
 }
 
 // One thread's work.
-template <int kHeadDim>
-__device__ void Produce(const HopperPrefillMaps& maps, const Tiles<kHeadDim>& tiles, int query_head,
-                        int kv_head, int first_query, int num_blocks) {
+template <int kHeadDim, typename Walk>
+__device__ void Produce(const HopperPrefillMaps& maps, const Tiles<kHeadDim>& tiles,
+                        const Walk& walk, int query_head, int kv_head, int first_query,
+                        int num_steps) {
   CopyRows<kHeadDim>(maps.queries, tiles.queries(), tiles.queries_full(), query_head * kHeadDim,
                      first_query, 0);
-  for (int block = 0; block < num_blocks; ++block) {
-    const int stage = StageOf(block);
-    const uint32_t free_parity = ParityOf(block) ^ 1;
+  for (int step = 0; step < num_steps; ++step) {
+    const int stage = StageOf(step);
+    const int first_key = walk.FirstKey(step);
+    const uint32_t free_parity = ParityOf(step) ^ 1;
     WaitBarrier(tiles.keys_free(stage), free_parity);
-    CopyRows<kHeadDim>(maps.keys, tiles.keys(stage), tiles.keys_full(stage), 0, block * kTileKeys,
-                       kv_head);
+    CopyRows<kHeadDim>(maps.keys, tiles.keys(stage), tiles.keys_full(stage), 0, first_key, kv_head);
     WaitBarrier(tiles.values_free(stage), free_parity);
-    CopyRows<kHeadDim>(maps.values, tiles.values(stage), tiles.values_full(stage), 0,
-                       block * kTileKeys, kv_head);
+    CopyRows<kHeadDim>(maps.values, tiles.values(stage), tiles.values_full(stage), 0, first_key,
+                       kv_head);
   }
 }
 
@@ -111,6 +114,7 @@ struct Softmax {
   float sum[2] = {0, 0};  // of this thread's columns
 
   // Turns scores into weights; returns in `keep` what the sums so far have to be multiplied by.
+  template <bool kWindowed>
   __device__ void Update(float (&scores)[64], float scale_log2, float (&keep)[2]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -121,9 +125,10 @@ struct Softmax {
       }
       next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));
       next = fmaxf(next, __shfl_xor_sync(~0u, next, 2));
-      const float offset = next * scale_log2;
+      const float anchor = Anchor<kWindowed>(next);
+      const float offset = anchor * scale_log2;
       // The difference first: a block that a query sees nothing of must keep sums as they are.
-      keep[row] = Exp2((largest[row] - next) * scale_log2);
+      keep[row] = Exp2((largest[row] - anchor) * scale_log2);
       largest[row] = next;
       float total = 0;
 #pragma unroll
@@ -147,23 +152,26 @@ struct Softmax {
 };
 
 // A consumer warpgroup.
-template <int kHeadDim>
+template <int kHeadDim, bool kWindowed>
 class Consumer {
  public:
-  __device__ Consumer(const HopperParams& params, const Tiles<kHeadDim>& tiles, int first_query,
-                      int index)
+  using Walk = KeyWalk<kWindowed, kTileKeys>;
+
+  __device__ Consumer(const HopperParams& params, const Walk& walk, const Tiles<kHeadDim>& tiles,
+                      int first_query, int index)
       : params_(params),
+        walk_(walk),
         tiles_(tiles),
         index_(index),
         first_query_(first_query + 64 * index_),
         row_(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4),
         column_(2 * (threadIdx.x % 4)) {}
 
-  __device__ void Run(int num_blocks, int query_head) {
+  __device__ void Run(int num_steps, int query_head) {
     float scores[64];
     float keep[2];
     WaitBarrier(tiles_.queries_full(), 0);
-    if (index_ == 1 && num_blocks > 1) ArriveThreads(kTurn, kTurnThreads);
+    if (index_ == 1 && num_steps > 1) ArriveThreads(kTurn, kTurnThreads);
     WaitBarrier(tiles_.keys_full(0), 0);
     BeginProducts();
     IssueScores(0, scores);
@@ -172,29 +180,29 @@ class Consumer {
     KeepOrder(scores);
     Release(tiles_.keys_free(0));
     Mask(0, scores);
-    softmax_.Update(scores, params_.scale_log2, keep);
+    softmax_.template Update<kWindowed>(scores, params_.scale_log2, keep);
     PackWeights(scores);
-    for (int block = 1; block < num_blocks; ++block) {
-      const int stage = StageOf(block);
-      const int last_stage = StageOf(block - 1);
-      WaitBarrier(tiles_.keys_full(stage), ParityOf(block));
+    for (int step = 1; step < num_steps; ++step) {
+      const int stage = StageOf(step);
+      const int last_stage = StageOf(step - 1);
+      WaitBarrier(tiles_.keys_full(stage), ParityOf(step));
       SyncThreads(kTurn + index_, kTurnThreads);
       KeepOrder(acc_);
       KeepOrder(weights_);
       BeginProducts();
       IssueScores(stage, scores);
       CommitProducts();
-      WaitBarrier(tiles_.values_full(last_stage), ParityOf(block - 1));
+      WaitBarrier(tiles_.values_full(last_stage), ParityOf(step - 1));
       IssueValues(last_stage);
       CommitProducts();
-      if (index_ == 0 || block + 1 < num_blocks) {
+      if (index_ == 0 || step + 1 < num_steps) {
         ArriveThreads(kTurn + (index_ ^ 1), kTurnThreads);
       }
       WaitProducts<1>();
       KeepOrder(scores);
       Release(tiles_.keys_free(stage));
-      Mask(block, scores);
-      softmax_.Update(scores, params_.scale_log2, keep);
+      Mask(step, scores);
+      softmax_.template Update<kWindowed>(scores, params_.scale_log2, keep);
       WaitProducts<0>();
       KeepOrder(acc_);
       KeepOrder(scores);
@@ -203,11 +211,11 @@ class Consumer {
       for (int i = 0; i < kHeadDim / 2; ++i) acc_[i] *= keep[i / 2 % 2];
       PackWeights(scores);
     }
-    WaitBarrier(tiles_.values_full(StageOf(num_blocks - 1)), ParityOf(num_blocks - 1));
+    WaitBarrier(tiles_.values_full(StageOf(num_steps - 1)), ParityOf(num_steps - 1));
     KeepOrder(acc_);
     KeepOrder(weights_);
     BeginProducts();
-    IssueValues(StageOf(num_blocks - 1));
+    IssueValues(StageOf(num_steps - 1));
     CommitProducts();
     WaitProducts<0>();
     KeepOrder(acc_);
@@ -237,19 +245,24 @@ class Consumer {
                         acc_);
     }
   }
-  // Scores of keys behind a query become -inf.
-  __device__ void Mask(int block, float (&scores)[64]) const {
-    const int first_key = block * kTileKeys;
+  // Scores of keys that a query does not see become -inf.
+  __device__ void Mask(int step, float (&scores)[64]) const {
+    const int first_key = walk_.FirstKey(step);
     const int first_position = params_.first_token + first_query_;
-    if (first_key + kTileKeys - 1 <= first_position) return;
+    if (!walk_.Hides(step, first_position, first_position + 63)) return;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const int last_column = first_position + row_ + 8 * row - first_key - column_;
+      const int position = first_position + row_ + 8 * row;
+      const int last_column = walk_.LastOf(step, position) - first_key - column_;
+      const int first_column = walk_.FirstOf(step, position) - first_key - column_;
 #pragma unroll
       for (int i = 0; i < 64; i += 4) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           if (2 * i + j > last_column) scores[i + 2 * row + j] = -INFINITY;
+          if constexpr (kWindowed) {
+            if (2 * i + j < first_column) scores[i + 2 * row + j] = -INFINITY;
+          }
         }
       }
     }
@@ -265,7 +278,9 @@ class Consumer {
   __device__ void Store(int query_head) const {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
-      const float factor = 1.0f / softmax_.WholeSum(row);
+      const float of_sink =
+          WeightOfSink(params_.sinks, query_head, softmax_.largest[row] * params_.scale_log2);
+      const float factor = 1.0f / (softmax_.WholeSum(row) + of_sink);
       const int query = first_query_ + row_ + 8 * row;
       if (query >= params_.num_queries) continue;
       __nv_bfloat16* out =
@@ -279,6 +294,7 @@ class Consumer {
   }
 
   const HopperParams& params_;
+  const Walk& walk_;
   const Tiles<kHeadDim>& tiles_;
   const int index_;
   const int first_query_;
@@ -292,7 +308,7 @@ class Consumer {
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // blockIdx.x: query head within its turn, then tiles from the last, which sees the most keys.
-template <int kHeadDim>
+template <int kHeadDim, bool kWindowed>
 __global__ void __launch_bounds__(kThreads, 1)
     HopperPrefillKernel(const __grid_constant__ HopperPrefillMaps maps,
                         const __grid_constant__ HopperParams params) {
@@ -307,7 +323,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       (num_tiles - 1 - static_cast<int>(blockIdx.x) / params.num_query_heads) * kTileQueries;
   const int end =
       params.first_token + min(first_query + kTileQueries, params.num_queries);  // keys seen
-  const int num_blocks = (end + kTileKeys - 1) / kTileKeys;
+  const KeyWalk<kWindowed, kTileKeys> walk(params.window, params.first_token + first_query);
+  const int num_steps = walk.NumSteps(end);
   if (threadIdx.x == 0) {
     InitBarrier(tiles.queries_full(), 1);
     for (int stage = 0; stage < kStages; ++stage) {
@@ -324,11 +341,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (warpgroup == 0) {
     GiveRegisters<24>();
     if (threadIdx.x == 0) {
-      Produce(maps, tiles, query_head, query_head / params.group, first_query, num_blocks);
+      Produce(maps, tiles, walk, query_head, query_head / params.group, first_query, num_steps);
     }
   } else {
     TakeRegisters<240>();
-    Consumer<kHeadDim>(params, tiles, first_query, warpgroup - 1).Run(num_blocks, query_head);
+    Consumer<kHeadDim, kWindowed>(params, walk, tiles, first_query, warpgroup - 1)
+        .Run(num_steps, query_head);
   }
 #endif
 }
@@ -337,8 +355,10 @@ template <int kHeadDim>
 cudaError_t Launch(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                    cudaStream_t stream) {
   constexpr int kBytes = Layout<kHeadDim>::kBytes + Layout<kHeadDim>::kAlignment;
-  const cudaError_t error = cudaFuncSetAttribute(
-      HopperPrefillKernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const auto kernel = launch.window.exists ? &HopperPrefillKernel<kHeadDim, true>
+                                           : &HopperPrefillKernel<kHeadDim, false>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   const int32_t query_heads = launch.num_kv_heads * launch.group;
   const int64_t tiles = (int64_t{launch.num_queries} + kTileQueries - 1) / kTileQueries;
@@ -348,9 +368,10 @@ cudaError_t Launch(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                                .group = launch.group,
                                .num_queries = launch.num_queries,
                                .first_token = launch.first_token,
-                               .scale_log2 = launch.scale_log2};
-  HopperPrefillKernel<kHeadDim>
-      <<<static_cast<unsigned>(tiles * query_heads), kThreads, kBytes, stream>>>(maps, params);
+                               .scale_log2 = launch.scale_log2,
+                               .window = launch.window,
+                               .sinks = launch.sinks};
+  kernel<<<static_cast<unsigned>(tiles * query_heads), kThreads, kBytes, stream>>>(maps, params);
   return cudaGetLastError();
 }
 

@@ -1,6 +1,6 @@
 // The kernels behind the CUDA backend's prefill attention. All cut the keys into blocks at fixed
-// positions of the sequence, pass them in order, and give keys that a query does not see weight 0
-// exactly: a query's result depends neither on its chunk nor on its place in a tile.
+// rows, pass them in order, and give keys that a query does not see weight 0 exactly: a query's
+// result depends neither on its chunk nor on its place in a tile.
 #pragma once
 
 #include <cuda.h>
@@ -9,7 +9,17 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu_worker/ops/attention/attention_window.h"
+
 namespace retroinfer::cuda {
+
+// An AttentionWindow in 32 bits.
+struct PrefillWindow {
+  bool exists = false;
+  int32_t step = 1;
+  int32_t before = 0;  // tokens that are seen before a row's group
+  int32_t always_seen = 0;
+};
 
 struct PrefillLaunch {
   const std::byte* queries = nullptr;  // device, [num_queries, query_stride] bf16
@@ -25,6 +35,8 @@ struct PrefillLaunch {
   int32_t num_queries = 0;
   int32_t first_token = 0;
   float scale_log2 = 0;  // scores times this are exponents of 2
+  PrefillWindow window;
+  const float* sinks = nullptr;  // device, [query heads], or null
 };
 
 // Any head_dim up to 128 and any alignment; bf16 or f32 keys and values. Slow.

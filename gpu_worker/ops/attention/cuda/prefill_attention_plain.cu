@@ -2,7 +2,7 @@
 // lanes share the columns of the values. Bound by instructions.
 #include <cuda_bf16.h>
 
-#include "gpu_worker/ops/attention/cuda/prefill_attention_kernels.h"
+#include "gpu_worker/ops/attention/cuda/prefill_attention_window.cuh"
 
 namespace retroinfer::cuda {
 namespace {
@@ -25,7 +25,7 @@ __device__ float WarpSum(float value) {
 }
 
 // blockIdx.x: four queries; blockIdx.y: query head.
-template <typename T>
+template <typename T, bool kWindowed>
 __global__ void __launch_bounds__(32 * kWarps)
     PlainPrefillKernel(const __grid_constant__ PrefillLaunch launch) {
   __shared__ float queries[kWarps][kMaxHeadDim];
@@ -46,17 +46,23 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int64_t end = launch.first_token + row + 1;
   float largest = -INFINITY, sum = 0;
   float acc[kMaxHeadDim / 32] = {};
-  for (int64_t first = 0; first < end; first += 32) {
+  const int at = static_cast<int>(launch.first_token + row);
+  const KeyWalk<kWindowed, 32> walk(launch.window, at);
+  const int num_steps = walk.NumSteps(static_cast<int>(end));
+  for (int step = 0; step < num_steps; ++step) {
+    const int64_t first = walk.FirstKey(step);
     const int count = static_cast<int>(min(int64_t{32}, end - first));
-    float score = lane < count ? 0.0f : -INFINITY;
-    if (lane < count) {
+    const int key = static_cast<int>(first) + lane;
+    const bool is_seen = key >= walk.FirstOf(step, at) && key <= walk.LastOf(step, at);
+    float score = is_seen ? 0.0f : -INFINITY;
+    if (is_seen) {
       const T* key = keys + (first + lane) * head_dim;
       for (int i = 0; i < head_dim; ++i) score += queries[warp][i] * ToFloat(key[i]);
     }
     score *= launch.scale_log2;
     const float next = fmaxf(largest, WarpMax(score));
-    const float keep = exp2f(largest - next);
-    const float weight = exp2f(score - next);
+    const float keep = exp2f(largest - Anchor<kWindowed>(next));
+    const float weight = exp2f(score - Anchor<kWindowed>(next));
     largest = next;
     sum = sum * keep + WarpSum(weight);
 #pragma unroll
@@ -70,6 +76,7 @@ __global__ void __launch_bounds__(32 * kWarps)
       }
     }
   }
+  sum += WeightOfSink(launch.sinks, query_head, largest);
   auto* out =
       reinterpret_cast<__nv_bfloat16*>(launch.out) + row * launch.out_stride + column + lane;
 #pragma unroll
@@ -83,11 +90,12 @@ __global__ void __launch_bounds__(32 * kWarps)
 cudaError_t LaunchPlainPrefill(const PrefillLaunch& launch, bool f32_kv, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((int64_t{launch.num_queries} + kWarps - 1) / kWarps),
                   static_cast<unsigned>(launch.num_kv_heads * launch.group));
-  if (f32_kv) {
-    PlainPrefillKernel<float><<<grid, 32 * kWarps, 0, stream>>>(launch);
-  } else {
-    PlainPrefillKernel<__nv_bfloat16><<<grid, 32 * kWarps, 0, stream>>>(launch);
-  }
+  const auto kernel =
+      launch.window.exists
+          ? (f32_kv ? &PlainPrefillKernel<float, true> : &PlainPrefillKernel<__nv_bfloat16, true>)
+          : (f32_kv ? &PlainPrefillKernel<float, false>
+                    : &PlainPrefillKernel<__nv_bfloat16, false>);
+  kernel<<<grid, 32 * kWarps, 0, stream>>>(launch);
   return cudaGetLastError();
 }
 

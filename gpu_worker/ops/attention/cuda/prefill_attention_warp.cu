@@ -3,7 +3,7 @@
 // keys and values come by asynchronous copies, one ahead. Bound by the tensor cores.
 #include <cuda_bf16.h>
 
-#include "gpu_worker/ops/attention/cuda/prefill_attention_kernels.h"
+#include "gpu_worker/ops/attention/cuda/prefill_attention_window.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -28,6 +28,8 @@ struct WarpParams {
   int32_t num_queries;
   int32_t first_token;
   float scale_log2;
+  PrefillWindow window;
+  const float* sinks;
 };
 
 template <int kHeadDim>
@@ -58,27 +60,32 @@ __device__ void CopyRows(uint32_t tile, const __nv_bfloat16* rows, int64_t strid
 
 // A warp's 32 queries. Lane i has rows i / 4 and i / 4 + 8 of each row tile, and of every 8 columns
 // 2 (i % 4) and the next.
-template <int kHeadDim>
+template <int kHeadDim, bool kWindowed>
 class WarpTile {
  public:
-  __device__ WarpTile(const WarpParams& params, uint32_t queries, int first_query)
+  using Walk = KeyWalk<kWindowed, kTileKeys>;
+
+  __device__ WarpTile(const WarpParams& params, const Walk& walk, uint32_t queries, int first_query)
       : params_(params),
+        walk_(walk),
         queries_(queries),
         lane_(threadIdx.x % 32),
         first_row_(static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles),
         first_query_(first_query + first_row_) {}
 
-  __device__ void Attend(int first_key, uint32_t keys, uint32_t values) {
+  __device__ void Attend(int step, uint32_t keys, uint32_t values) {
     const int first_position = params_.first_token + first_query_;
-    if (first_key > first_position + 16 * kRowTiles - 1) return;  // sees none of them
+    const int last_position = first_position + 16 * kRowTiles - 1;
+    if (walk_.HidesAll(step, first_position, last_position)) return;
     float scores[kRowTiles][kTileKeys / 8][4] = {};
     MultiplyKeys(keys, scores);
-    if (first_key + kTileKeys - 1 > first_position) Mask(first_key - first_position, scores);
+    if (walk_.Hides(step, first_position, last_position)) Mask(step, first_position, scores);
     UpdateSoftmax(scores);
     MultiplyValues(values, scores);
   }
 
-  __device__ void Store(__nv_bfloat16* out) const {
+  __device__ void Store(int query_head) const {
+    __nv_bfloat16* out = params_.out + int64_t{query_head} * kHeadDim;
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -86,6 +93,7 @@ class WarpTile {
         float sum = sum_[tile][half];
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
+        sum += WeightOfSink(params_.sinks, query_head, largest_[tile][half] * params_.scale_log2);
         const int query = first_query_ + 16 * tile + 8 * half + lane_ / 4;
         if (query >= params_.num_queries) continue;
         __nv_bfloat16* row = out + query * params_.out_stride + 2 * (lane_ % 4);
@@ -125,16 +133,19 @@ class WarpTile {
     }
   }
 
-  // Scores of keys behind a query become -inf. `offset`: of the first key from the first query.
-  __device__ void Mask(int offset, Scores& scores) const {
+  // Scores of keys that a query does not see become -inf.
+  __device__ void Mask(int step, int first_position, Scores& scores) const {
+    const int first_key = walk_.FirstKey(step);
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
       for (int n = 0; n < kTileKeys / 8; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const int key = offset + 8 * n + 2 * (lane_ % 4) + i % 2;
-          if (key > 16 * tile + lane_ / 4 + i / 2 * 8) scores[tile][n][i] = -INFINITY;
+          const int key = first_key + 8 * n + 2 * (lane_ % 4) + i % 2;
+          const int row = first_position + 16 * tile + lane_ / 4 + i / 2 * 8;
+          const bool is_seen = key >= walk_.FirstOf(step, row) && key <= walk_.LastOf(step, row);
+          if (!is_seen) scores[tile][n][i] = -INFINITY;
         }
       }
     }
@@ -153,9 +164,10 @@ class WarpTile {
         }
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-        const float offset = largest * params_.scale_log2;
+        const float anchor = Anchor<kWindowed>(largest);
+        const float offset = anchor * params_.scale_log2;
         // The difference first: a block that a query sees nothing of must keep sums as they are.
-        const float keep = Exp2((largest_[tile][half] - largest) * params_.scale_log2);
+        const float keep = Exp2((largest_[tile][half] - anchor) * params_.scale_log2);
         largest_[tile][half] = largest;
         float total = 0;
 #pragma unroll
@@ -204,6 +216,7 @@ class WarpTile {
   }
 
   const WarpParams& params_;
+  const Walk& walk_;
   const uint32_t queries_;
   const int lane_;
   const int first_row_;
@@ -214,7 +227,7 @@ class WarpTile {
 };
 
 // blockIdx.x: query head; blockIdx.y: tile from the last on, which sees the most keys.
-template <int kHeadDim>
+template <int kHeadDim, bool kWindowed>
 __global__ void __launch_bounds__(kThreads, 2)
     WarpPrefillKernel(const __grid_constant__ WarpParams params) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
@@ -225,12 +238,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTileQueries;
   const int num_queries = min(kTileQueries, params.num_queries - first_query);
   const int end = params.first_token + first_query + num_queries;  // keys that the tile sees
-  const int num_blocks = (end + kTileKeys - 1) / kTileKeys;
+  const KeyWalk<kWindowed, kTileKeys> walk(params.window, params.first_token + first_query);
+  const int num_steps = walk.NumSteps(end);
   const int64_t kv_offset = query_head / params.group * params.capacity * kHeadDim;
-  const auto copy_block = [&](int block) {
-    const int64_t offset = kv_offset + int64_t{block} * kTileKeys * kHeadDim;
-    const uint32_t keys = stages + block % kStages * 2 * kTileBytes;
-    const int rows = end - block * kTileKeys;
+  const auto copy_block = [&](int step) {
+    const int first_key = walk.FirstKey(step);
+    const int64_t offset = kv_offset + int64_t{first_key} * kHeadDim;
+    const uint32_t keys = stages + step % kStages * 2 * kTileBytes;
+    const int rows = end - first_key;
     CopyRows<kHeadDim, kTileKeys>(keys, params.keys + offset, kHeadDim, rows);
     CopyRows<kHeadDim, kTileKeys>(keys + kTileBytes, params.values + offset, kHeadDim, rows);
   };
@@ -239,23 +254,25 @@ __global__ void __launch_bounds__(kThreads, 2)
       params.query_stride, num_queries);
   copy_block(0);
   CommitCopies();
-  WarpTile<kHeadDim> tile(params, queries, first_query);
-  for (int block = 0; block < num_blocks; ++block) {
+  WarpTile<kHeadDim, kWindowed> tile(params, walk, queries, first_query);
+  for (int step = 0; step < num_steps; ++step) {
     WaitCopies<0>();
     __syncthreads();  // the block is there, and nobody reads the other stage
-    if (block + 1 < num_blocks) copy_block(block + 1);
+    if (step + 1 < num_steps) copy_block(step + 1);
     CommitCopies();
-    const uint32_t keys = stages + block % kStages * 2 * kTileBytes;
-    tile.Attend(block * kTileKeys, keys, keys + kTileBytes);
+    const uint32_t keys = stages + step % kStages * 2 * kTileBytes;
+    tile.Attend(step, keys, keys + kTileBytes);
   }
-  tile.Store(params.out + int64_t{query_head} * kHeadDim);
+  tile.Store(query_head);
 }
 
 template <int kHeadDim>
 cudaError_t Launch(const PrefillLaunch& launch, cudaStream_t stream) {
   constexpr int kBytes = SharedBytes<kHeadDim>();
-  const cudaError_t error = cudaFuncSetAttribute(
-      WarpPrefillKernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  const auto kernel = launch.window.exists ? &WarpPrefillKernel<kHeadDim, true>
+                                           : &WarpPrefillKernel<kHeadDim, false>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
   const auto elements = [](const std::byte* data) {
     return reinterpret_cast<const __nv_bfloat16*>(data);
@@ -270,11 +287,13 @@ cudaError_t Launch(const PrefillLaunch& launch, cudaStream_t stream) {
                              .group = launch.group,
                              .num_queries = launch.num_queries,
                              .first_token = launch.first_token,
-                             .scale_log2 = launch.scale_log2};
+                             .scale_log2 = launch.scale_log2,
+                             .window = launch.window,
+                             .sinks = launch.sinks};
   const dim3 grid(
       static_cast<unsigned>(launch.num_kv_heads * launch.group),
       static_cast<unsigned>((int64_t{launch.num_queries} + kTileQueries - 1) / kTileQueries));
-  WarpPrefillKernel<kHeadDim><<<grid, kThreads, kBytes, stream>>>(params);
+  kernel<<<grid, kThreads, kBytes, stream>>>(params);
   return cudaGetLastError();
 }
 

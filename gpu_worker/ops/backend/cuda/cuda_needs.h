@@ -14,7 +14,7 @@ namespace retroinfer {
 inline constexpr BackendNeeds kCudaNeeds = {
     .activation_dtype = DType::kBf16,
     .uses_transient_slots = false,
-    .index_of_bf16 = DType::kBf16,
+    .index_of_bf16 = DType::kInt8,
     .decode_attention_scratch = &cuda::DecodeAttentionScratchBytes,
     .estimate_scratch = &cuda::EstimateScratchBytes,
     .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes,

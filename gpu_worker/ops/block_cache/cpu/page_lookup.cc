@@ -17,11 +17,19 @@
 namespace retroinfer::cpu {
 namespace {
 
-// The pages of the clusters of one sequence and KV head, in the order of the execution buffer.
+// The pages of one sequence and KV head, chosen ones or those of the clusters, in the order of the
+// execution buffer.
 template <typename Visit>
 void ForEachPage(const PageLookupArgs& args, int32_t sequence, uint32_t head, Visit visit) {
   const uint32_t per_page = args.pool.geometry.tokens_per_page();
   const int64_t row = int64_t{sequence} * args.num_kv_heads + head;
+  if (!args.num_chosen.empty()) {
+    const ChosenPage* const chosen = args.chosen.device_data() + row * args.max_chosen;
+    for (int32_t i = 0; i < args.num_chosen.device_data()[row]; ++i) {
+      visit(int64_t{i}, chosen[i].page, int32_t{chosen[i].num_tokens}, uint32_t{chosen[i].place});
+    }
+    return;
+  }
   const int32_t* clusters = args.retrieved.device_data() + row * args.max_retrieved;
   const MetaBlockId* block_ids = args.indexes.device_data()[sequence].block_ids;
   int64_t index = 0;

@@ -48,6 +48,9 @@ struct LookupParams {
   const int32_t* retrieved;
   const int32_t* num_retrieved;
   int64_t max_retrieved;
+  const ChosenPage* chosen;
+  const int32_t* num_chosen;
+  int64_t max_chosen;
   int64_t max_pages;
   PageRef* pages;
   int32_t* num_pages;
@@ -100,12 +103,29 @@ __device__ void ListMiss(const LookupParams& params, bool is_miss, PageId page, 
   atomicMin(params.cache.page_slot + page, kPending | place);
 }
 
+// Looks up a page, for place `ref` of the execution buffer. Whether it is missed.
+__device__ bool LookUp(const LookupParams& params, const ChosenPage& page, int64_t ref,
+                       StepStamp step) {
+  const BlockCacheParams& cache = params.cache;
+  // As the CPU's RI_CHECK: an index that leads out of the arena ends the process.
+  if (page.page >= cache.num_arena_pages) __trap();
+  const SlotId slot = __ldcg(cache.page_slot + page.page);
+  const bool is_miss = slot >= kPending;
+  const uint32_t origin = PageOrigin(page.place, is_miss);
+  if (is_miss) {
+    Store(params.pages + ref, RefTo(cache.arena, page.page, page.num_tokens, origin));
+  } else {
+    Store(params.pages + ref, RefTo(cache.slots, slot, page.num_tokens, origin));
+    cache.slot_stamp[slot] = step;
+  }
+  return is_miss;
+}
+
 // Looks up this part's share of the pages of the clusters in `shared`, `num_pages` in all; `first`
 // of the row's come before them. Returns this thread's hits.
 __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t first,
                               int32_t num_pages, int32_t num_clusters, StepStamp step,
                               FindShared& shared) {
-  const BlockCacheParams& cache = params.cache;
   const auto part = static_cast<int32_t>(blockIdx.x % params.num_parts);
   const int32_t stride = static_cast<int32_t>(params.num_parts) * kFindThreads;
   uint32_t num_hits = 0;
@@ -128,17 +148,11 @@ __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t f
       page = shared.first_page[low] + in_cluster;
       const uint32_t tokens =
           min(params.per_page, shared.num_tokens[low] - in_cluster * params.per_page);
-      // As the CPU's RI_CHECK: an index that leads out of the arena ends the process.
-      if (first + index >= params.max_pages || page >= cache.num_arena_pages) __trap();
-      const SlotId slot = __ldcg(cache.page_slot + page);
-      is_miss = slot >= kPending;
-      if (is_miss) {
-        Store(params.pages + ref, RefTo(cache.arena, page, tokens, PageOrigin(in_cluster, true)));
-      } else {
-        Store(params.pages + ref, RefTo(cache.slots, slot, tokens, PageOrigin(in_cluster, false)));
-        cache.slot_stamp[slot] = step;
-        ++num_hits;
-      }
+      if (first + index >= params.max_pages) __trap();
+      is_miss =
+          LookUp(params, {page, static_cast<uint16_t>(tokens), static_cast<uint16_t>(in_cluster)},
+                 ref, step);
+      num_hits += is_miss ? 0 : 1;
     }
     if (__syncthreads_or(is_miss ? 1 : 0) != 0) {
       ListMiss(params, is_miss, page, static_cast<uint32_t>(ref), shared);
@@ -152,15 +166,26 @@ __device__ void Count(uint64_t& sum, uint64_t more) {
   atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(more));
 }
 
+// Counts the hits of this block and, once a row, its pages.
+__device__ void EndRow(const LookupParams& params, int64_t row, uint32_t num_hits,
+                       int32_t num_pages, FindShared& shared) {
+  num_hits = __reduce_add_sync(kAllLanes, num_hits);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0 && num_hits != 0) atomicAdd(&shared.num_hits, num_hits);
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  Count(params.cache.counters->hits, shared.num_hits);
+  if (blockIdx.x % params.num_parts == 0) params.num_pages[row] = num_pages;
+}
+
 // grid: [batch * kv_heads * num_parts]
 __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams params) {
   __shared__ FindShared shared;
-  const BlockCacheParams& cache = params.cache;
   AllowNextKernel();
   const int64_t row = blockIdx.x / params.num_parts;
   const auto head = static_cast<uint32_t>(row % params.num_kv_heads);
   if (threadIdx.x == 0) shared.num_hits = 0;
-  const StepStamp step = cache.control->step;
+  const StepStamp step = params.cache.control->step;
   const auto num_clusters =
       static_cast<int32_t>(min(int64_t{params.num_retrieved[row]}, params.max_retrieved));
   const int32_t* clusters = params.retrieved + row * params.max_retrieved;
@@ -188,13 +213,37 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
     num_pages += all;
     __syncthreads();
   }
-  num_hits = __reduce_add_sync(kAllLanes, num_hits);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0 && num_hits != 0) atomicAdd(&shared.num_hits, num_hits);
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  Count(cache.counters->hits, shared.num_hits);
-  if (blockIdx.x % params.num_parts == 0) params.num_pages[row] = static_cast<int32_t>(num_pages);
+  EndRow(params, row, num_hits, static_cast<int32_t>(num_pages), shared);
+}
+
+// FindRow where pages were chosen. The same grid.
+__global__ void __launch_bounds__(kFindThreads, 1) FindChosen(const LookupParams params) {
+  __shared__ FindShared shared;
+  AllowNextKernel();
+  const int64_t row = blockIdx.x / params.num_parts;
+  if (threadIdx.x == 0) shared.num_hits = 0;
+  const StepStamp step = params.cache.control->step;
+  const auto num_pages =
+      static_cast<int32_t>(min(int64_t{params.num_chosen[row]}, params.max_chosen));
+  const ChosenPage* const chosen = params.chosen + row * params.max_chosen;
+  const auto part = static_cast<int32_t>(blockIdx.x % params.num_parts);
+  const auto stride = static_cast<int32_t>(params.num_parts) * kFindThreads;
+  uint32_t num_hits = 0;
+  for (int32_t base = part * kFindThreads; base < num_pages; base += stride) {
+    const int32_t index = base + static_cast<int32_t>(threadIdx.x);
+    const int64_t ref = row * params.max_pages + index;
+    ChosenPage page{};
+    bool is_miss = false;
+    if (index < num_pages) {
+      page = chosen[index];
+      is_miss = LookUp(params, page, ref, step);
+      num_hits += is_miss ? 0 : 1;
+    }
+    if (__syncthreads_or(is_miss ? 1 : 0) != 0) {
+      ListMiss(params, is_miss, page.page, static_cast<uint32_t>(ref), shared);
+    }
+  }
+  EndRow(params, row, num_hits, num_pages, shared);
 }
 
 // Admissions that the free slots and the log allow: an entry for each page now, and one for the
@@ -322,8 +371,10 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
   RETURN_IF_ERROR(CheckArg(rows * args.max_pages <= int64_t{UINT32_MAX}, kOp,
                            "needs an execution buffer of less than 2^32 pages"));
   if (rows == 0) return absl::OkStatus();
-  const auto num_parts = static_cast<uint32_t>(
-      std::clamp(args.max_retrieved / kClustersOfPart, int64_t{1}, kMaxParts));
+  const bool is_chosen = !args.num_chosen.empty();
+  const int64_t wanted_parts =
+      is_chosen ? args.max_chosen / kFindThreads : args.max_retrieved / kClustersOfPart;
+  const auto num_parts = static_cast<uint32_t>(std::clamp(wanted_parts, int64_t{1}, kMaxParts));
   const LookupParams params{
       .cache = BlockCacheParams(args.cache, args.counters),
       .runs = MetaRuns(args.pool),
@@ -334,12 +385,16 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
       .retrieved = args.retrieved.device_data(),
       .num_retrieved = args.num_retrieved.device_data(),
       .max_retrieved = args.max_retrieved,
+      .chosen = args.chosen.device_data(),
+      .num_chosen = args.num_chosen.device_data(),
+      .max_chosen = args.max_chosen,
       .max_pages = args.max_pages,
       .pages = args.pages.device_data(),
       .num_pages = args.num_pages.device_data(),
       .num_parts = num_parts,
   };
-  FindRow<<<static_cast<uint32_t>(rows) * num_parts, kFindThreads, 0, stream.get()>>>(params);
+  const auto find = is_chosen ? FindChosen : FindRow;
+  find<<<static_cast<uint32_t>(rows) * num_parts, kFindThreads, 0, stream.get()>>>(params);
   return CudaStatus(cudaGetLastError(), kOp);
 }
 

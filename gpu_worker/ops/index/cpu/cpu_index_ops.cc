@@ -6,6 +6,7 @@
 #include "gpu_worker/ops/index/cpu/cluster_select.h"
 #include "gpu_worker/ops/index/cpu/estimate.h"
 #include "gpu_worker/ops/index/cpu/load_segment_index.h"
+#include "gpu_worker/ops/index/cpu/page_select.h"
 #include "gpu_worker/ops/index/cpu/read_segment_layer.h"
 #include "gpu_worker/ops/index/cpu/unseen_mass.h"
 #include "gpu_worker/ops/index/cpu/write_segment.h"
@@ -39,6 +40,14 @@ absl::Status CpuIndexOps::CentroidScore(Stream& stream, const CentroidScoreArgs&
 
 absl::Status CpuIndexOps::ClusterSelect(Stream& stream, const ClusterSelectArgs& args) {
   return cpu::ClusterSelect(CpuStream::Of(stream), args);
+}
+
+absl::Status CpuIndexOps::PageSelect(Stream& stream, const PageSelectArgs& args) {
+  return cpu::PageSelect(CpuStream::Of(stream), args);
+}
+
+absl::Status CpuIndexOps::CandidateRest(Stream& stream, const PageSelectArgs& args) {
+  return cpu::CandidateRest(CpuStream::Of(stream), args);
 }
 
 absl::Status CpuIndexOps::Estimate(Stream& stream, const EstimateArgs& args) {

@@ -30,9 +30,11 @@ constexpr int32_t kSliceDims = 64;
 
 // What one call works on: up to four query heads of one KV head and 64 dimensions.
 struct Slice {
+  const int32_t* candidates;
+  int32_t num_candidates;
   const int32_t* estimated;
-  int32_t num_estimated;
-  const float* scores;  // of the first head
+  int32_t num_estimated;  // candidates included
+  const float* scores;    // of the first head
   int64_t score_stride;
   const MetaBlockId* block_ids;
   MetaPoolView pool;
@@ -42,6 +44,10 @@ struct Slice {
   float* max;  // [heads]; max and sum are null in all slices but the first
   float* sum;
   float* acc;  // of the first head, at first_dim
+
+  int32_t Cluster(int32_t i) const {
+    return i < num_candidates ? candidates[i] : estimated[i - num_candidates];
+  }
 };
 
 template <int kHeads>
@@ -50,13 +56,14 @@ void FindMaxima(const Slice& slice, float* max) {
     const float* scores = slice.scores + g * slice.score_stride;
     float largest = -std::numeric_limits<float>::infinity();
     for (int32_t i = 0; i < slice.num_estimated; ++i) {
-      largest = std::max(largest, scores[slice.estimated[i]]);
+      largest = std::max(largest, scores[slice.Cluster(i)]);
     }
     max[g] = largest;
   }
 }
 
-// weights[g][i] = exp(score - max) of clusters [first, first + count); zero up to kBlock.
+// weights[g][i] = exp(score - max) of clusters [first, first + count), zero for a score of -inf;
+// zero up to kBlock.
 template <int kHeads>
 void FindWeights(const Slice& slice, int32_t first, int32_t count, const float* max,
                  float (*weights)[kBlock]) {
@@ -64,7 +71,9 @@ void FindWeights(const Slice& slice, int32_t first, int32_t count, const float* 
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   for (int g = 0; g < kHeads; ++g) {
     const float* scores = slice.scores + g * slice.score_stride;
-    for (int32_t i = 0; i < count; ++i) weights[g][i] = scores[slice.estimated[first + i]] - max[g];
+    for (int32_t i = 0; i < count; ++i) {
+      weights[g][i] = scores[slice.Cluster(first + i)] - max[g];  // NaN where both are -inf
+    }
     std::fill(weights[g] + count, weights[g] + kBlock, -1000.0f);
     for (int32_t i = 0; i < kBlock; i += lanes) {
       hn::StoreU(ExpOf(d, hn::LoadU(d, weights[g] + i)), d, weights[g] + i);
@@ -75,7 +84,7 @@ void FindWeights(const Slice& slice, int32_t first, int32_t count, const float* 
 // Where the value sum of the i-th estimated cluster lies, from the slice's first dimension on.
 template <typename Element>
 const Element* ValueSumAt(const Slice& slice, int32_t i) {
-  const int32_t cluster = slice.estimated[i];
+  const int32_t cluster = slice.Cluster(i);
   const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
   const auto place = static_cast<int64_t>(cluster) % int64_t{kClustersPerMetaBlock};
   return reinterpret_cast<const Element*>(slice.pool.ValueSums(block, slice.layer, slice.head)) +
@@ -84,7 +93,7 @@ const Element* ValueSumAt(const Slice& slice, int32_t i) {
 
 // The scale of that value sum, in f16 behind the block's vectors.
 float ValueScaleOf(const Slice& slice, int32_t i) {
-  const int32_t cluster = slice.estimated[i];
+  const int32_t cluster = slice.Cluster(i);
   const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
   const size_t scales =
       kInt8Vectors.ScalesOffset(kClustersPerMetaBlock, slice.pool.geometry.head_dim);
@@ -95,7 +104,7 @@ float ValueScaleOf(const Slice& slice, int32_t i) {
 }
 
 float SizeOf(const Slice& slice, int32_t i) {
-  const int32_t cluster = slice.estimated[i];
+  const int32_t cluster = slice.Cluster(i);
   const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
   return static_cast<float>(
       slice.pool.Entries(block, slice.layer, slice.head)[cluster % int32_t{kClustersPerMetaBlock}]
@@ -191,9 +200,13 @@ void EstimateItem(const EstimateArgs& args, int32_t sequence, uint32_t head, int
   const int32_t group = args.num_query_heads / static_cast<int32_t>(geometry.num_kv_heads);
   const int64_t query_row = row * group;
   const bool is_first = first_dim == 0;
+  const int32_t num_candidates =
+      args.max_candidates == 0 ? 0 : args.num_candidates.device_data()[row];
   const Slice slice{
+      .candidates = args.candidates.device_data() + row * args.max_candidates,
+      .num_candidates = num_candidates,
       .estimated = args.estimated.device_data() + row * args.max_estimated,
-      .num_estimated = args.num_estimated.device_data()[row],
+      .num_estimated = num_candidates + args.num_estimated.device_data()[row],
       .scores = args.scores.device_data() + query_row * args.max_clusters,
       .score_stride = args.max_clusters,
       .block_ids = args.indexes.device_data()[sequence].block_ids,

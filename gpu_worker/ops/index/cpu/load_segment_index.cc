@@ -1,5 +1,6 @@
 #include "gpu_worker/ops/index/cpu/load_segment_index.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "common/status/status_macros.h"
@@ -21,6 +22,10 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
   const std::byte* value_sums = extent + layout.value_sums_offset + run * layout.value_sums_bytes;
   const size_t centroids_bytes = MetaPoolView::CentroidsBytes(geometry);
   const size_t value_sums_bytes = MetaPoolView::ValueSumsBytes(geometry);
+  const std::byte* codes = extent + layout.codes_offset + run * layout.codes_bytes;
+  const size_t codes_bytes = TokenCodeLayout(geometry.format, geometry.head_dim).bytes;
+  uint32_t first_code =
+      0;  // of the segment's; every entry counts, at most as one that is too large
   for (size_t i = 0; i < args.meta_blocks.size(); ++i) {
     const MetaBlockId id = args.meta_blocks.device_data()[i];
     std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * centroids_bytes,
@@ -32,11 +37,18 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
       const ClusterEntry entry = entries[i * kClustersPerMetaBlock + j];
       const bool fits =
           entry.num_tokens > 0 && entry.num_tokens <= args.num_tokens &&
+          (codes_bytes == 0 || first_code + entry.num_tokens <= args.num_tokens) &&
           uint64_t{entry.first_page} + geometry.pages_of(entry.num_tokens) <= extent_pages;
       to[j] = fits ? MetaEntry{args.extent_first_page + entry.first_page, entry.num_tokens,
                                entry.radius}
                    : MetaEntry{0, 0, 0.0f};
+      if (codes_bytes == 0) continue;
+      args.pool.FirstCodes(id, args.layer, head)[j] =
+          static_cast<int32_t>(first_code) - static_cast<int32_t>(i * kDecodeSegmentTokens);
+      first_code += std::min(entry.num_tokens, args.num_tokens + 1);
     }
+    if (codes_bytes == 0) continue;
+    std::memcpy(args.pool.Codes(id, args.layer, head), codes + i * codes_bytes, codes_bytes);
   }
 }
 

@@ -67,7 +67,7 @@ void UnseenMassRow(const UnseenMassArgs& args, int32_t sequence, uint32_t head) 
     }
   }
   const int32_t* const retrieved = args.retrieved.device_data() + row * args.max_retrieved;
-  const int32_t num_retrieved = args.num_retrieved.device_data()[row];
+  const int32_t num_retrieved = args.max_retrieved == 0 ? 0 : args.num_retrieved.device_data()[row];
   float scores[kBlock];
   for (int32_t first = 0; first < num_retrieved; first += kBlock) {
     const int32_t count = std::min(kBlock, num_retrieved - first);

@@ -2,13 +2,17 @@
 // * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
 //   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
 // * Tokens keep their order inside a cluster; the order table says which token went where.
+// * Codes are made against the centroids as they were stored.
 #include "gpu_worker/ops/index/cpu/write_segment.h"
 
 #include <cstring>
+#include <vector>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/cpu/store_vectors.h"
+#include "gpu_worker/ops/cpu/token_codes.h"
 #include "gpu_worker/ops/cpu/token_vectors.h"
 #include "gpu_worker/ops/index/write_segment_check.h"
 
@@ -136,6 +140,57 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
   }
 }
 
+// Numbers of vector `place` of 64 in int8, with their scales behind them.
+void ReadInt8Vector(const std::byte* vectors, uint32_t place, uint32_t head_dim, float* out) {
+  const auto* const elements = reinterpret_cast<const int8_t*>(vectors) + size_t{place} * head_dim;
+  const std::byte* const scales =
+      vectors + kInt8Vectors.ScalesOffset(kClustersPerMetaBlock, head_dim);
+  float scale = 0;
+  ConvertToF32(kInt8Vectors.scale, scales + place * DTypeBytes(kInt8Vectors.scale), &scale, 1);
+  for (uint32_t i = 0; i < head_dim; ++i) out[i] = static_cast<float>(elements[i]) * scale;
+}
+
+// Writes the codes of one head's tokens in page order, and where each cluster's begin.
+void WriteCodes(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
+  const KvGeometry& geometry = args.geometry;
+  const TokenCodeLayout codes(geometry.format, geometry.head_dim);
+  if (codes.bytes == 0) return;
+  RI_CHECK(geometry.format.centroid == kInt8Vectors);
+  const SegmentLayout layout(geometry, static_cast<uint32_t>(args.num_tokens));
+  const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
+  std::byte* const image =
+      args.extent.device_data() + layout.codes_offset + run * layout.codes_bytes;
+  for (uint32_t cluster = 0; cluster < layout.num_clusters; ++cluster) {
+    const uint32_t block = cluster / kClustersPerMetaBlock;
+    const MetaBlockId id = args.meta_blocks.device_data()[block];
+    args.pool.FirstCodes(id, args.layer, head)[cluster % kClustersPerMetaBlock] =
+        static_cast<int32_t>(scratch.first_token[cluster]) -
+        static_cast<int32_t>(block * kDecodeSegmentTokens);
+    scratch.num_written[cluster] = 0;
+  }
+  const size_t dim = geometry.head_dim;
+  std::vector<float> centroid(dim), residual(dim);
+  const int32_t* assignment = args.assignment.device_data() + int64_t{head} * args.num_tokens;
+  for (int32_t token = 0; token < args.num_tokens; ++token) {
+    const auto cluster = static_cast<uint32_t>(assignment[token]);
+    const MetaBlockId id = args.meta_blocks.device_data()[cluster / kClustersPerMetaBlock];
+    ReadInt8Vector(args.pool.Centroids(id, args.layer, head), cluster % kClustersPerMetaBlock,
+                   geometry.head_dim, centroid.data());
+    ConvertToF32(args.kv.dtype, args.kv.Key(head, args.first_token + token), residual.data(),
+                 static_cast<int64_t>(dim));
+    for (size_t i = 0; i < dim; ++i) residual[i] -= centroid[i];
+    const uint32_t at = scratch.first_token[cluster] + scratch.num_written[cluster]++;
+    std::byte* const of_block = image + at / kDecodeSegmentTokens * codes.bytes;
+    const size_t place = at % kDecodeSegmentTokens;
+    CodeResidual(residual, reinterpret_cast<uint8_t*>(of_block) + place * codes.code_bytes,
+                 reinterpret_cast<TokenCodeFactors*>(of_block + codes.factors_offset)[place]);
+  }
+  for (size_t i = 0; i < args.meta_blocks.size(); ++i) {
+    std::memcpy(args.pool.Codes(args.meta_blocks.device_data()[i], args.layer, head),
+                image + i * codes.bytes, codes.bytes);
+  }
+}
+
 }  // namespace
 
 absl::Status WriteSegment(CpuStream& stream, const WriteSegmentArgs& args) {
@@ -148,6 +203,7 @@ absl::Status WriteSegment(CpuStream& stream, const WriteSegmentArgs& args) {
       WriteTokens(args, static_cast<uint32_t>(head), scratch);
       FillSlots(args, scratch);
       WriteIndex(args, static_cast<uint32_t>(head), scratch);
+      WriteCodes(args, static_cast<uint32_t>(head), scratch);
     });
   });
 }

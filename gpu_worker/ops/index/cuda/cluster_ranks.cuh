@@ -1,5 +1,5 @@
-// What the blocks of a row of the selection of clusters share, and the ranks of the row's clusters
-// (invariants in cluster_select.cu).
+// What the blocks of a row of a selection share, and the ranks of the row's places (invariants in
+// row_select.cuh).
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,12 @@ constexpr int kMaxGroup = 8;
 constexpr int kBins = 1024;
 constexpr int kMaxCandidates = 512;
 
-struct SelectParams {
+// Scores of the places of a row that one part works on: of each head of the group, `stride` apart.
+struct RowScores {
   const float* scores;
-  int64_t max_clusters;
+  int64_t stride;
   int32_t group;
-  int32_t num_kv_heads;
-  const SelectionBudget* budgets;
-  int64_t max_retrieved;
-  int64_t max_estimated;
-  int32_t* retrieved;
-  int32_t* num_retrieved;
-  int32_t* estimated;
-  int32_t* num_estimated;
-  float* scratch;  // [rows, 2 * max_clusters]; null: ranks in shared memory
+  int32_t count;  // a multiple of 64
 };
 
 struct RankRange {
@@ -89,18 +82,17 @@ struct Places {
 };
 
 // Logarithm of the sum of exp(score) of each head of the group, over all parts of the row.
-// `scores`: those of this part.
 template <int kParts>
-__device__ void FindLogSums(const SelectParams& params, const float* scores, int32_t count,
-                            SelectShared<kParts>& shared) {
+__device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
+  const int32_t count = of.count;
   constexpr int kWarps = SelectShared<kParts>::kWarps;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int slots = params.group > 4 ? 8 : params.group > 2 ? 4 : params.group;
+  const int slots = of.group > 4 ? 8 : of.group > 2 ? 4 : of.group;
   const int warps_per_head = kWarps / slots;
   const int head = warp / warps_per_head;
   ExpSum sum{-INFINITY, 0};
-  if (head < params.group) {
-    const auto* row = reinterpret_cast<const float4*>(scores + head * params.max_clusters);
+  if (head < of.group) {
+    const auto* row = reinterpret_cast<const float4*>(of.scores + head * of.stride);
     const int step = warps_per_head * 32;
     constexpr int kAtOnce = 4;
     for (int i = warp % warps_per_head * 32 + lane; i < count / 4; i += kAtOnce * step) {
@@ -130,13 +122,13 @@ __device__ void FindLogSums(const SelectParams& params, const float* scores, int
   if (warp == 0) {
     const ExpSum all = MergeLanes(shared.of_warp[lane], warps_per_head);
     const int of_head = lane / warps_per_head;
-    if (lane % warps_per_head == 0 && of_head < params.group) shared.part_sums[of_head] = all;
+    if (lane % warps_per_head == 0 && of_head < of.group) shared.part_sums[of_head] = all;
   }
   RowParts<kParts>::Sync();
   constexpr int kHeadsAtOnce = 32 / kParts;
-  if (warp * kHeadsAtOnce < params.group) {
+  if (warp * kHeadsAtOnce < of.group) {
     const int of_head = warp * kHeadsAtOnce + lane / kParts;
-    const bool is_head = of_head < params.group;
+    const bool is_head = of_head < of.group;
     ExpSum all{-INFINITY, 0};
     if (is_head) all = RowParts<kParts>::Of(shared.part_sums, lane % kParts)[of_head];
     all = MergeLanes(all, kParts);
@@ -165,10 +157,12 @@ __device__ float RankOf(const float (&weights)[kHeads], int32_t group, GroupRank
   return max + logf(sum);
 }
 
-// Writes the ranks of this part; returns the range of those of all live clusters of the row.
+// Writes the ranks of this part, which may lie where the first head's scores do; returns the range
+// of those of all live clusters of the row.
 template <int kHeads, int kParts>
-__device__ RankRange FindRanks(const SelectParams& params, const float* scores, int32_t count,
-                               GroupRanking ranking, float* ranks, SelectShared<kParts>& shared) {
+__device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, float* ranks,
+                               SelectShared<kParts>& shared) {
+  const int32_t count = of.count;
   constexpr int kThreads = kRowThreads;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   RankRange range{INFINITY, -INFINITY, 0};
@@ -177,8 +171,8 @@ __device__ RankRange FindRanks(const SelectParams& params, const float* scores, 
     float4 quads[kHeads];
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
-      if (g < params.group) {
-        quads[g] = reinterpret_cast<const float4*>(scores + g * params.max_clusters)[i];
+      if (g < of.group) {
+        quads[g] = reinterpret_cast<const float4*>(of.scores + g * of.stride)[i];
       }
     }
 #pragma unroll
@@ -186,9 +180,9 @@ __device__ RankRange FindRanks(const SelectParams& params, const float* scores, 
       float weights[kHeads];
 #pragma unroll
       for (int g = 0; g < kHeads; ++g) {
-        if (g < params.group) weights[g] = (&quads[g].x)[j] - shared.log_sums[g];
+        if (g < of.group) weights[g] = (&quads[g].x)[j] - shared.log_sums[g];
       }
-      float rank = RankOf<kHeads>(weights, params.group, ranking);
+      float rank = RankOf<kHeads>(weights, of.group, ranking);
       const bool is_live = rank > -INFINITY && rank < INFINITY;
       if (!is_live) rank = -INFINITY;
       ranks[4 * i + j] = rank;

@@ -6,6 +6,7 @@
 #include "gpu_worker/ops/index/cuda/cluster_select.h"
 #include "gpu_worker/ops/index/cuda/estimate.h"
 #include "gpu_worker/ops/index/cuda/load_segment_index.h"
+#include "gpu_worker/ops/index/cuda/page_select.h"
 #include "gpu_worker/ops/index/cuda/read_segment_layer.h"
 #include "gpu_worker/ops/index/cuda/unseen_mass.h"
 #include "gpu_worker/ops/index/cuda/write_segment.h"
@@ -39,6 +40,14 @@ absl::Status CudaIndexOps::CentroidScore(Stream& stream, const CentroidScoreArgs
 
 absl::Status CudaIndexOps::ClusterSelect(Stream& stream, const ClusterSelectArgs& args) {
   return cuda::ClusterSelect(CudaStream::Of(stream), args);
+}
+
+absl::Status CudaIndexOps::PageSelect(Stream& stream, const PageSelectArgs& args) {
+  return cuda::PageSelect(CudaStream::Of(stream), args);
+}
+
+absl::Status CudaIndexOps::CandidateRest(Stream& stream, const PageSelectArgs& args) {
+  return cuda::CandidateRest(CudaStream::Of(stream), args);
 }
 
 size_t CudaIndexOps::EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads,

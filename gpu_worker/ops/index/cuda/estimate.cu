@@ -36,6 +36,9 @@ struct EstimateParams {
   const int32_t* estimated;
   const int32_t* num_estimated;
   int64_t max_estimated;
+  const int32_t* candidates;  // before those
+  const int32_t* num_candidates;
+  int64_t max_candidates;
   int32_t max_parts;
   // Of the parts: [batch, query_heads, max_parts (, head_dim)].
   float* part_max;
@@ -44,6 +47,23 @@ struct EstimateParams {
   float* max;
   float* sum;
   float* acc;
+};
+
+// The zone of a row: candidates, then the estimated clusters.
+struct Zone {
+  const int32_t* candidates;
+  const int32_t* estimated;
+  int32_t num_candidates;
+  int32_t size;
+
+  __device__ Zone(const EstimateParams& params, int64_t row)
+      : candidates(params.candidates + row * params.max_candidates),
+        estimated(params.estimated + row * params.max_estimated),
+        num_candidates(params.max_candidates == 0 ? 0 : params.num_candidates[row]),
+        size(num_candidates + params.num_estimated[row]) {}
+  __device__ int32_t Cluster(int32_t i) const {
+    return i < num_candidates ? candidates[i] : estimated[i - num_candidates];
+  }
 };
 
 __device__ float Exp(float x) { return exp2f(x * 1.4426950408889634f); }
@@ -96,14 +116,13 @@ struct Place {
 // Begins to read the cluster at `index` of the row's zone, of which `count` from `first` on are
 // this part's; says where its value sum lies.
 template <typename Element, int kDims, int kHeads>
-__device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, int32_t first,
-                                   int32_t count, const std::byte** sum) {
+__device__ Place<kHeads> ReadPlace(const EstimateParams& params, const Zone& zone, int64_t row,
+                                   int32_t first, int32_t count, const std::byte** sum) {
   const uint32_t head = blockIdx.x;
   const int index = static_cast<int>(threadIdx.x);
   // Places beyond the zone read its first cluster, with weight 0.
   const bool is_place = index < count;
-  const int32_t cluster =
-      params.estimated[row * params.max_estimated + first + (is_place ? index : 0)];
+  const int32_t cluster = zone.Cluster(first + (is_place ? index : 0));
   const auto in_block = static_cast<uint32_t>(cluster) % kClustersPerMetaBlock;
   const MetaBlockId block =
       params.indexes[blockIdx.z].block_ids[static_cast<uint32_t>(cluster) / kClustersPerMetaBlock];
@@ -167,14 +186,16 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
   __shared__ PartShared<kDims, kHeads> shared;
   const int64_t row = static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x;
   const int32_t first = static_cast<int32_t>(blockIdx.y) * kClustersPerPart;
-  const int32_t count = min(kClustersPerPart, params.num_estimated[row] - first);
+  const Zone zone(params, row);
+  const int32_t count = min(kClustersPerPart, zone.size - first);
   if (count <= 0) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
 
   // All loads are under way before the first result is used.
   Place<kHeads> place;
   if (thread < kClustersPerPart) {
-    place = ReadPlace<Element, kDims, kHeads>(params, row, first, count, &shared.sums[thread]);
+    place =
+        ReadPlace<Element, kDims, kHeads>(params, zone, row, first, count, &shared.sums[thread]);
   }
   __syncthreads();
   Values values[kClustersPerWarp];
@@ -223,9 +244,8 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
 template <int kDims>
 __global__ void __launch_bounds__(kDims) MergeParts(const EstimateParams params) {
   const int64_t query_row = blockIdx.x;
-  const int32_t num_estimated = params.num_estimated[query_row / params.group];
-  const int32_t num_parts =
-      min(params.max_parts, (num_estimated + kClustersPerPart - 1) / kClustersPerPart);
+  const int32_t size = Zone(params, query_row / params.group).size;
+  const int32_t num_parts = min(params.max_parts, (size + kClustersPerPart - 1) / kClustersPerPart);
   const float* part_max = params.part_max + query_row * params.max_parts;
   const float* part_sum = params.part_sum + query_row * params.max_parts;
   const float* part_acc = params.part_acc + query_row * params.max_parts * kDims + threadIdx.x;
@@ -298,13 +318,13 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   const int32_t group = args.num_query_heads / num_heads;
   RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "estimate",
                            "needs at most 8 query heads for each KV head, has ", group));
-  const size_t need =
-      EstimateScratchBytes(args.batch, args.num_query_heads,
-                           static_cast<int32_t>(geometry.head_dim), args.max_estimated);
+  const size_t need = EstimateScratchBytes(args.batch, args.num_query_heads,
+                                           static_cast<int32_t>(geometry.head_dim),
+                                           args.max_estimated + args.max_candidates);
   RETURN_IF_ERROR(CheckArg(args.scratch.size() >= need, "estimate", "needs ", need,
                            " bytes of scratch, has ", args.scratch.size()));
   if (args.batch == 0) return absl::OkStatus();
-  const int64_t parts = MaxEstimateParts(args.max_estimated);
+  const int64_t parts = MaxEstimateParts(args.max_estimated + args.max_candidates);
   const int64_t all_parts = int64_t{args.batch} * args.num_query_heads * parts;
   auto* scratch = reinterpret_cast<float*>(args.scratch.device_data());
   const EstimateParams params{
@@ -318,6 +338,9 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
       .estimated = args.estimated.device_data(),
       .num_estimated = args.num_estimated.device_data(),
       .max_estimated = args.max_estimated,
+      .candidates = args.candidates.device_data(),
+      .num_candidates = args.num_candidates.device_data(),
+      .max_candidates = args.max_candidates,
       .max_parts = static_cast<int32_t>(parts),
       .part_max = scratch + all_parts * geometry.head_dim,
       .part_sum = scratch + all_parts * (geometry.head_dim + 1),

@@ -22,14 +22,18 @@ struct LayerOffsets {
     value_sums = static_cast<int64_t>(layout.value_sums_offset) + first_run * value_sums_bytes;
     order = static_cast<int64_t>(layout.order_offset) +
             first_run * num_tokens * static_cast<int64_t>(sizeof(TokenOrder));
+    codes_bytes = static_cast<int64_t>(layout.codes_bytes);
+    codes = static_cast<int64_t>(layout.codes_offset) + first_run * codes_bytes;
   }
 
   int64_t clusters;
   int64_t centroids;
   int64_t value_sums;
   int64_t order;
+  int64_t codes;
   int64_t centroids_bytes;   // of one head
   int64_t value_sums_bytes;  // of one head
+  int64_t codes_bytes;       // of one head; 0: there are none
 };
 
 // One layer of the pool of meta blocks.
@@ -40,6 +44,10 @@ struct MetaLayer {
         run_bytes(static_cast<int64_t>(pool.run_bytes)),
         centroids_bytes(static_cast<int64_t>(MetaPoolView::CentroidsBytes(pool.geometry))),
         value_sums_bytes(static_cast<int64_t>(MetaPoolView::ValueSumsBytes(pool.geometry))),
+        first_codes_offset(static_cast<int64_t>(pool.first_codes_offset)),
+        codes_offset(static_cast<int64_t>(pool.codes_offset)),
+        codes_bytes(static_cast<int64_t>(
+            TokenCodeLayout(pool.geometry.format, pool.geometry.head_dim).bytes)),
         ids(meta_blocks.device_data()) {}
 
   // What belongs to 64 clusters of a head: centroids, value sums, entries.
@@ -61,11 +69,24 @@ struct MetaLayer {
            which * centroids_bytes + in_head % of_block;
   }
 
+  // Where tokens have codes.
+  __device__ int32_t* FirstCode(int32_t head, int32_t cluster) const {
+    constexpr auto kPerBlock = static_cast<int32_t>(kClustersPerMetaBlock);
+    return reinterpret_cast<int32_t*>(Run(head, cluster / kPerBlock) + first_codes_offset) +
+           cluster % kPerBlock;
+  }
+  __device__ std::byte* Codes(int32_t head, int32_t block) const {
+    return Run(head, block) + codes_offset;
+  }
+
   std::byte* data;  // of the layer's first head in block 0
   int64_t block_bytes;
   int64_t run_bytes;         // of a head
   int64_t centroids_bytes;   // of 64
   int64_t value_sums_bytes;  // of 64
+  int64_t first_codes_offset;
+  int64_t codes_offset;
+  int64_t codes_bytes;  // of 1024 tokens
   const MetaBlockId* ids;
 };
 

@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kPartsAtOnce* kPartThreads)
       int64_t{clusters.index.num_blocks} * int64_t{kClustersPerMetaBlock}, params.max_clusters));
   const float* scores = params.scores + query_row * params.max_clusters;
   const int32_t* numbers = params.retrieved + row * params.max_retrieved;
-  const int32_t num_retrieved = params.num_retrieved[row];
+  const int32_t num_retrieved = params.max_retrieved == 0 ? 0 : params.num_retrieved[row];
   const auto of_part = static_cast<int32_t>(threadIdx.x % kPartThreads);
 #pragma unroll 1
   for (int part = Row::Index() + kBlocks * static_cast<int>(threadIdx.x / kPartThreads);

@@ -13,6 +13,7 @@
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/index/cuda/member_order.h"
 #include "gpu_worker/ops/index/cuda/segment_place.cuh"
+#include "gpu_worker/ops/index/cuda/token_codes.h"
 #include "gpu_worker/ops/index/cuda/write_segment.h"
 #include "gpu_worker/ops/index/write_segment_check.h"
 
@@ -341,7 +342,8 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
   auto kernel = has_int8 ? WriteSegmentKernel<true, false> : WriteSegmentKernel<false, false>;
   if (geometry.format.token == kEightBitTokens) kernel = WriteSegmentKernel<true, true>;
   kernel<<<kWriteBlocks, kWriteThreads, 0, stream.get()>>>(job);
-  return LaunchStatus("launching write_segment");
+  RETURN_IF_ERROR(LaunchStatus("launching write_segment"));
+  return WriteTokenCodes(stream, args, job.order);
 }
 
 }  // namespace retroinfer::cuda

@@ -36,7 +36,7 @@ class DriftingQueriesTest : public ::testing::Test {
     const MatrixView queries =
         MatrixView::Dense(buffer_.bytes(), backend_->ops->model().activation_dtype(),
                           static_cast<int64_t>(batch), kWidth);
-    EXPECT_TRUE(drifting_->DecodeLayer(layer, queries, {}, {}, {}).ok());
+    EXPECT_TRUE(drifting_->DecodeLayer(layer, {}, queries, {}, {}, {}).ok());
     std::vector<float> values(batch * kWidth);
     EXPECT_TRUE(backend_->device
                     ->Download(*backend_->stream,

@@ -29,8 +29,8 @@ class FakePolicy final : public AttentionPolicy {
   absl::Status BeginStep(std::span<SequenceKv* const>) override { return absl::OkStatus(); }
   uint64_t StepShape() const override { return 17; }
   absl::Status UploadStep() override { return absl::OkStatus(); }
-  absl::Status DecodeLayer(uint32_t, const MatrixView& asked, const MatrixView&, const MatrixView&,
-                           const MatrixView&) override {
+  absl::Status DecodeLayer(uint32_t, const AttentionForm&, const MatrixView& asked,
+                           const MatrixView&, const MatrixView&, const MatrixView&) override {
     queries = asked;
     return absl::OkStatus();
   }

@@ -64,13 +64,16 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
   }
 
   // The reference for one query head over its tokens and estimate. Returns the sum over tokens.
-  static double Attend(const std::vector<Token>& tokens, const float* query, double scale,
-                       double estimate_max, double estimate_sum, const float* estimate_acc,
-                       std::vector<double>& want) {
+  // Tokens [sink, sink + hidden) are not attended; `sink_weight` has no value.
+  static double Attend(const std::vector<Token>& tokens, size_t sink, size_t hidden,
+                       double sink_weight, const float* query, double scale, double estimate_max,
+                       double estimate_sum, const float* estimate_acc, std::vector<double>& want) {
     const size_t dim = tokens.empty() ? 0 : tokens[0].key.size();
     std::vector<double> acc(dim);
-    double sum = 0;
-    for (const Token& token : tokens) {
+    double sum = sink_weight;
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      if (t >= sink && t < sink + hidden) continue;
+      const Token& token = tokens[t];
       double score = 0;
       for (size_t i = 0; i < dim; ++i) score += double{query[i]} * token.key[i];
       const double weight = std::exp(scale * score);
@@ -85,6 +88,9 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
     for (size_t i = 0; i < dim; ++i) want.push_back(acc[i] / sum);
     return exact;
   }
+
+  // From next to nothing to most of the mass.
+  static float SinkOf(int64_t head) { return 5.0f * static_cast<float>(head % 4) - 6.0f; }
 
   struct Result {
     std::vector<float> got;
@@ -108,6 +114,9 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
 
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
+  // Of the calls of Run().
+  int32_t window_ = 0;
+  bool has_sinks_ = false;
   std::function<float(size_t)> deviation_of_token_ = [](size_t) { return 1.0f; };
   const DType activations_ = backend_->ops->model().activation_dtype();
   const double tolerance_ = Tolerance(activations_);
@@ -187,9 +196,11 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
         maxima.push_back(s.estimated ? 0.25f * static_cast<float>(g) : -INFINITY);
         sums.push_back(s.estimated ? 5.0f : 0.0f);
         if (!s.estimated) std::fill_n(accs.end() - (query_heads - head) * dim, dim, 0.0f);
-        const double exact =
-            Attend(tokens, q.data() + head * dim, scale, maxima.back(), sums.back(),
-                   &*(accs.end() - (query_heads - head) * dim), result.want);
+        const double exact = Attend(
+            tokens, static_cast<size_t>(s.sink),
+            window_ == 0 ? 0 : static_cast<size_t>(std::max(0, s.window - window_)),
+            has_sinks_ ? std::exp(double{SinkOf(head)}) : 0, q.data() + head * dim, scale,
+            maxima.back(), sums.back(), &*(accs.end() - (query_heads - head) * dim), result.want);
         // Nothing, little, and most of the mass is left out.
         left_out_maxima.push_back(g % 3 == 0 ? -INFINITY : 20.0f * static_cast<float>(g % 3 - 1));
         left_out_sums.push_back(g % 3 == 0 ? 0 : 9.0f);
@@ -252,6 +263,11 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
     args.num_pages = count_buffer.as<const int32_t>();
     args.max_pages = static_cast<int64_t>(max_pages);
   }
+  std::vector<float> sinks;
+  for (int64_t head = 0; head < query_heads; ++head) sinks.push_back(SinkOf(head));
+  const DeviceBuffer sink_buffer = data_.Upload(sinks);
+  args.window = window_;
+  if (has_sinks_) args.sinks = sink_buffer.as<const float>();
   if (has_estimate) {
     args.estimate = {max_buffer.as<float>(), sum_buffer.as<float>(), acc_buffer.as<float>()};
   }
@@ -295,6 +311,46 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
       }
     }
   }
+}
+
+TEST_P(DecodeAttentionTest, FollowsDoublesForWindowsOfAllSizes) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    for (const uint32_t head_dim : {64u, 128u}) {
+      for (const int32_t window : {1, 2, 15, 16, 17, 63, 64, 65, 200, 5000}) {
+        window_ = window;
+        const Result result = Run({2, 2, head_dim, format}, 4,
+                                  {{.sink = 0, .window = 70},
+                                   {.sink = 4, .window = 333},
+                                   {.sink = 0, .window = 1},
+                                   {.sink = 0, .window = 64}},
+                                  {5, 6, 7, 8});
+        EXPECT_LE(RelativeError(result.got, result.want), tolerance_)
+            << window << ", " << head_dim << ", " << format.name;
+      }
+    }
+  }
+}
+
+// Alone, beside an estimate, and together with a window.
+TEST_P(DecodeAttentionTest, ASinkTakesPartInEachHeadsSoftmax) {
+  has_sinks_ = true;
+  for (const int32_t window : {0, 100}) {
+    window_ = window;
+    const Result result = Run({2, 2, 128, kBf16Kv}, 4,
+                              {{.sink = 4, .window = 500, .paged = 600, .estimated = 1},
+                               {.sink = 2},
+                               {.sink = 0, .window = 300}},
+                              {1, 2, 3});
+    EXPECT_LE(RelativeError(result.got, result.want), tolerance_) << window;
+    EXPECT_LE(result.LargestErrorOfShares(), 1e-5) << window;
+  }
+}
+
+TEST_P(DecodeAttentionTest, AWindowOfEverythingChangesNoBit) {
+  const std::vector<Sequence> batch = {{.sink = 4, .window = 700}, {.sink = 4, .window = 30}};
+  const auto all = Run({2, 2, 128, kBf16Kv}, 4, batch, {1, 2}).got;
+  window_ = 700;
+  EXPECT_EQ(Run({2, 2, 128, kBf16Kv}, 4, batch, {1, 2}).got, all);
 }
 
 TEST_P(DecodeAttentionTest, MergesRaggedPartsOfABatch) {

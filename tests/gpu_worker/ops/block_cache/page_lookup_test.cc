@@ -254,6 +254,66 @@ class SharedPages {
     return lookups;
   }
 
+  // Looks up pages drawn by `random`, each row some of its own clusters'; returns how many.
+  uint64_t RunChosen(BlockCacheImage& cache, std::mt19937& random) {
+    std::vector<ChosenPage> chosen;
+    std::vector<int32_t> counts;
+    for (size_t row = 0; row < kRows; ++row) {
+      std::vector<ChosenPage> all;
+      for (uint32_t cluster = 0; cluster < num_clusters_; ++cluster) {
+        const MetaEntry& entry = EntryOf(cluster, row % kHeads);
+        for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i) {
+          all.push_back({entry.first_page + i,
+                         static_cast<uint16_t>(std::min(4u, entry.num_tokens - 4 * i)),
+                         static_cast<uint16_t>(i)});
+        }
+      }
+      std::shuffle(all.begin(), all.end(), random);
+      all.resize(std::min<size_t>(all.size(), max_pages_));
+      counts.push_back(static_cast<int32_t>(random() % (all.size() + 1)));
+      all.resize(max_pages_);
+      chosen.insert(chosen.end(), all.begin(), all.end());
+    }
+    const DeviceBuffer device_chosen = data_.Upload(chosen), count = data_.Upload(counts);
+    const DeviceBuffer refs = data_.Allocate(kRows * max_pages_ * sizeof(PageRef));
+    const DeviceBuffer num_pages = data_.Allocate(kRows * sizeof(int32_t));
+    const absl::Status status = backend_.ops->block_cache().PageLookup(
+        *backend_.stream, {.cache = cache.view(),
+                           .counters = cache.device_counters(),
+                           .pool = pool_view_,
+                           .layer = 0,
+                           .indexes = indexes_->views(),
+                           .batch = kBatch,
+                           .num_kv_heads = kHeads,
+                           .chosen = device_chosen.as<const ChosenPage>(),
+                           .num_chosen = count.as<const int32_t>(),
+                           .max_chosen = max_pages_,
+                           .max_pages = max_pages_,
+                           .pages = refs.as<PageRef>(),
+                           .num_pages = num_pages.as<int32_t>()});
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(data_.Download<int32_t>(num_pages), counts);
+    const auto got = data_.Download<PageRef>(refs);
+    uint64_t lookups = 0;
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t i = 0; i < static_cast<size_t>(counts[row]); ++i, ++lookups) {
+        const ChosenPage& page = chosen[row * max_pages_ + i];
+        const PageRef& ref = got[row * max_pages_ + i];
+        EXPECT_EQ(ref.num_tokens, page.num_tokens);
+        EXPECT_EQ(PlaceInCluster(ref.origin), page.place);
+        const auto bytes =
+            data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
+        EXPECT_TRUE(HasPattern(page.page, 0, bytes.data()));
+      }
+    }
+    EXPECT_TRUE(backend_.ops->block_cache()
+                    .AdmitPages(*backend_.stream,
+                                {.cache = cache.view(), .counters = cache.device_counters()})
+                    .ok());
+    EXPECT_TRUE(backend_.stream->Synchronize().ok());
+    return lookups;
+  }
+
  private:
   MetaEntry& EntryOf(uint32_t cluster, uint32_t head) {
     return pool_.host().Entries(cluster / kClustersPerMetaBlock, 0,
@@ -335,6 +395,23 @@ TEST_P(PageLookupTest, RowsOfManyClusters) {
   EXPECT_EQ(counters.hits + counters.misses, lookups);
   EXPECT_GT(counters.hits, 0u);
   EXPECT_GT(counters.admissions, shared.num_pages() / 8);
+  EXPECT_EQ(cache.DrainLog().size(), counters.admissions);
+}
+
+TEST_P(PageLookupTest, ChosenPagesOfManyClusters) {
+  SharedPages shared(*backend_, 18);
+  BlockCacheImage cache(*backend_, shared.num_pages() / 2, 16, shared.num_pages(), 1 << 14);
+  std::mt19937 random(2);
+  uint64_t lookups = 0;
+  for (StepStamp step = 1; step < 3; ++step) {
+    cache.BeginStep(step);
+    lookups += shared.RunChosen(cache, random);
+  }
+  const BlockCacheCounters counters = cache.counters();
+  EXPECT_GT(lookups, 10'000u);
+  EXPECT_EQ(counters.hits + counters.misses, lookups);
+  EXPECT_GT(counters.hits, 0u);
+  EXPECT_GT(counters.admissions, 0u);
   EXPECT_EQ(cache.DrainLog().size(), counters.admissions);
 }
 

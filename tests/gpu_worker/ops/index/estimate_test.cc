@@ -18,8 +18,10 @@ using namespace test_support;
 class EstimateTest : public testing::TestWithParam<BackendParam> {
  protected:
   // Sequence 0 estimates 101 of 192 clusters, sequence 1 none, sequence 2 all 64 of its own.
+  // `num_candidates`: so many of each row's clusters, if it has them, are in the other list; and
+  // every third score is -inf.
   void CheckAgainstDoubles(const KvFormat& format, uint32_t head_dim, uint32_t group,
-                           float deviation) {
+                           float deviation, int32_t num_candidates = 0) {
     const KvGeometry geometry{2, 2, head_dim, format};
     const int32_t query_heads = static_cast<int32_t>(2 * group);
     const int64_t max_clusters = 192, max_estimated = 128;
@@ -29,7 +31,8 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
     pool.Randomize(3, 0);
     const MetaIndexImage indexes(data_, lists);
     const size_t query_rows = 3 * static_cast<size_t>(query_heads);
-    const auto scores = RandomNormal(query_rows * static_cast<size_t>(max_clusters), 8, deviation);
+    auto scores = RandomNormal(query_rows * static_cast<size_t>(max_clusters), 8, deviation);
+    for (size_t i = 0; num_candidates > 0 && i < scores.size(); i += 3) scores[i] = -INFINITY;
     std::vector<int32_t> estimated(6 * static_cast<size_t>(max_estimated), -1);
     std::mt19937 random(4);
     for (size_t row = 0; row < 6; ++row) {
@@ -39,14 +42,29 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
       std::copy_n(all.begin(), counts[row],
                   estimated.begin() + static_cast<int64_t>(row) * max_estimated);
     }
+    // The first ones become candidates; the others move up.
+    const int64_t max_candidates = num_candidates == 0 ? 0 : 64;
+    std::vector<int32_t> candidates(6 * static_cast<size_t>(max_candidates), -1);
+    std::vector<int32_t> others = estimated, candidate_counts(6), other_counts = counts;
+    for (size_t row = 0; num_candidates > 0 && row < 6; ++row) {
+      const int32_t count = std::min(num_candidates, counts[row]);
+      const auto first = estimated.begin() + static_cast<int64_t>(row) * max_estimated;
+      std::copy_n(first, count, candidates.begin() + static_cast<int64_t>(row) * max_candidates);
+      std::copy(first + count, first + max_estimated,
+                others.begin() + static_cast<int64_t>(row) * max_estimated);
+      candidate_counts[row] = count;
+      other_counts[row] -= count;
+    }
     const auto poisoned = [&](size_t size) { return data_.Upload(std::vector<float>(size, kNan)); };
     const DeviceBuffer max = poisoned(query_rows), sum = poisoned(query_rows);
     const DeviceBuffer acc = poisoned(query_rows * head_dim);
     const DeviceBuffer scratch = data_.Allocate(backend_->ops->index().EstimateScratchBytes(
-        3, query_heads, static_cast<int32_t>(head_dim), max_estimated));
+        3, query_heads, static_cast<int32_t>(head_dim), max_estimated + max_candidates));
     const DeviceBuffer device_scores = data_.Upload(scores);
-    const DeviceBuffer device_estimated = data_.Upload(estimated);
-    const DeviceBuffer device_counts = data_.Upload(counts);
+    const DeviceBuffer device_estimated = data_.Upload(others),
+                       device_counts = data_.Upload(other_counts),
+                       device_candidates = data_.Upload(candidates),
+                       device_candidate_counts = data_.Upload(candidate_counts);
     ASSERT_TRUE(backend_->ops->index()
                     .Estimate(*backend_->stream,
                               {.pool = pool.Upload(data_),
@@ -59,6 +77,9 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
                                .estimated = device_estimated.as<const int32_t>(),
                                .num_estimated = device_counts.as<const int32_t>(),
                                .max_estimated = max_estimated,
+                               .candidates = device_candidates.as<const int32_t>(),
+                               .num_candidates = device_candidate_counts.as<const int32_t>(),
+                               .max_candidates = max_candidates,
                                .out = {max.as<float>(), sum.as<float>(), acc.as<float>()},
                                .scratch = scratch.bytes()})
                     .ok());
@@ -76,7 +97,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
       for (int32_t i = 0; i < counts[row]; ++i) {
         const MetaBlockId block = lists[sequence][static_cast<size_t>(chosen[i] / 64)];
         const size_t place = static_cast<size_t>(chosen[i] % 64);
-        const double weight = std::exp(x[chosen[i]] - want_max);
+        const double weight = x[chosen[i]] == -INFINITY ? 0 : std::exp(x[chosen[i]] - want_max);
         want_sum += weight * pool.host().Entries(block, 1, head)[place].num_tokens;
         for (size_t j = 0; j < head_dim; ++j) {
           want_acc[j] +=
@@ -107,6 +128,15 @@ TEST_P(EstimateTest, AgreesWithDoublesForEveryLayout) {
     CheckAgainstDoubles(format, 128, 4, 1.0f);
     CheckAgainstDoubles(format, 64, 7, 1.0f);
     CheckAgainstDoubles(format, 64, 3, 1.0f);
+  }
+}
+
+// Where the row is cut in two lists changes nothing but the order of sums.
+TEST_P(EstimateTest, CandidatesAreEstimatedAsWell) {
+  for (const int32_t num_candidates : {1, 40, 64}) {
+    SCOPED_TRACE(num_candidates);
+    CheckAgainstDoubles(kBf16Int8Kv, 128, 4, 1.0f, num_candidates);
+    CheckAgainstDoubles(kBf16Int8Kv, 64, 7, 1.0f, num_candidates);
   }
 }
 

@@ -77,6 +77,49 @@ TEST_P(LoadSegmentIndexTest, AnEntryThatPointsOutOfTheExtentIsEmpty) {
   EXPECT_EQ(host.Entries(0, 0, 0)[3].first_page, 7 + entries[3].first_page);
 }
 
+// Codes are found by sums of the sizes before: none may lead out of the segment's.
+TEST_P(LoadSegmentIndexTest, ClustersWhoseCodesWouldLieOutsideAreEmpty) {
+  const KvGeometry geometry{1, 2, 64, kBf16CodedKv};
+  for (const uint32_t num_tokens : {1024u, 8192u}) {
+    const SegmentLayout layout(geometry, num_tokens);
+    const SegmentImage segment(*backend_, data_, geometry, num_tokens);
+    auto bytes = data_.Download<std::byte>(DeviceSpan<const std::byte>(segment.extent()));
+    auto* entries = reinterpret_cast<ClusterEntry*>(bytes.data() + layout.clusters_offset);
+    entries[2].num_tokens += 5;
+    entries[40].num_tokens = UINT32_MAX;
+    const DeviceBuffer extent = data_.Upload(bytes);
+    ASSERT_TRUE(Load({.extent = extent.bytes(),
+                      .extent_first_page = 7,
+                      .num_tokens = num_tokens,
+                      .layer = 0,
+                      .pool = segment.pool(),
+                      .meta_blocks = segment.meta_blocks()})
+                    .ok());
+    auto pool_bytes = BytesOf(segment.pool());
+    const MetaPoolView host{{pool_bytes.data(), pool_bytes.size()}, geometry};
+    uint32_t live[2] = {0, 0};
+    for (uint32_t head = 0; head < 2; ++head) {
+      int64_t before = 0;
+      for (uint32_t i = 0; i < layout.num_clusters; ++i) {
+        const MetaEntry& entry = host.Entries(static_cast<MetaBlockId>(i / 64), 0, head)[i % 64];
+        const auto block = static_cast<int32_t>(i / 64);
+        const int32_t first = host.FirstCodes(static_cast<MetaBlockId>(block), 0, head)[i % 64];
+        if (head == 1) {
+          EXPECT_EQ(first + block * 1024, before) << i;
+        }
+        before += entry.num_tokens;
+        if (entry.num_tokens == 0) continue;
+        ++live[head];
+        const auto blocks = static_cast<int32_t>(num_tokens / 1024);
+        EXPECT_GE(CodePlaceOf(block, first, 0).block, 0);
+        EXPECT_LT(CodePlaceOf(block, first, entry.num_tokens - 1).block, blocks);
+      }
+    }
+    EXPECT_EQ(live[0], 36u) << "those before the damage";
+    EXPECT_GT(live[1], 40u) << "another head is whole";
+  }
+}
+
 TEST_P(LoadSegmentIndexTest, RefusesWhatDoesNotFit) {
   const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const SegmentImage segment(*backend_, data_, geometry, 1024);

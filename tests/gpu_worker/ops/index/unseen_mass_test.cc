@@ -200,6 +200,39 @@ TEST_P(UnseenMassTest, ALongRowInTheBatchDoesNotChangeOthers) {
   }
 }
 
+TEST_P(UnseenMassTest, WithoutAListNothingIsRetrieved) {
+  const KvGeometry geometry{2, kKvHeads, 64, kBf16Kv};
+  MetaPoolImage pool(geometry, 1);
+  pool.Randomize(1, 0);
+  const MetaIndexImage indexes(data_, {{0}});
+  auto scores = RandomNormal(4 * 64, 3);
+  for (size_t i = 0; i < 64; ++i) scores[64 + i] = -INFINITY;  // as if all had been attended
+  const DeviceBuffer device_scores = data_.Upload(scores);
+  const DeviceBuffer max = data_.Upload(std::vector<float>(4, kNan)),
+                     sum = data_.Upload(std::vector<float>(4, kNan));
+  ASSERT_TRUE(backend_->ops->index()
+                  .UnseenMass(*backend_->stream, {.pool = pool.Upload(data_),
+                                                  .layer = 1,
+                                                  .indexes = indexes.views(),
+                                                  .batch = 1,
+                                                  .num_query_heads = 4,
+                                                  .scores = device_scores.as<const float>(),
+                                                  .max_clusters = 64,
+                                                  .out = {max.as<float>(), sum.as<float>()}})
+                  .ok());
+  const auto got_max = data_.Download<float>(max), got_sum = data_.Download<float>(sum);
+  for (size_t q = 0; q < 4; ++q) {
+    double want = 0;
+    const auto row = std::span(scores).subspan(q * 64, 64);
+    EXPECT_EQ(got_max[q], *std::ranges::max_element(row));
+    for (size_t i = 0; i < 64; ++i) {
+      const uint32_t tokens = pool.host().Entries(0, 1, static_cast<uint32_t>(q / 2))[i].num_tokens;
+      if (row[i] > -INFINITY) want += tokens * std::exp(double{row[i]} - double{got_max[q]});
+    }
+    EXPECT_NEAR(got_sum[q], want, 1e-5 * want);
+  }
+}
+
 TEST_P(UnseenMassTest, RefusesWhatDoesNotFit) {
   const KvGeometry geometry{2, kKvHeads, 64, kBf16Kv};
   MetaPoolImage pool(geometry, 1);

@@ -11,6 +11,7 @@
 #include "tests/support/layer_kv_image.h"
 #include "tests/support/meta_pool_image.h"
 #include "tests/support/stored_vectors.h"
+#include "tests/support/token_code_reference.h"
 
 namespace retroinfer {
 namespace {
@@ -107,6 +108,7 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
     std::set<uint32_t> taken;  // pages of clusters seen so far
   };
   static void CheckHead(Written& written, uint32_t layer, uint32_t head, const LayerKvImage& kv);
+  static void CheckCodes(Written& written, uint32_t layer, uint32_t head, const LayerKvImage& kv);
 
   // Compares one cluster's pages with its tokens, in any order, and marks the pages as taken.
   static void CheckPages(const LayerKvImage& kv, uint32_t head, std::vector<int64_t> tokens,
@@ -194,6 +196,41 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
   EXPECT_TRUE(same(want_v, meta.ValueSums(2, layer, head)));
 }
 
+// Codes of one (layer, head): against the residuals to the stored centroids.
+void WriteSegmentTest::CheckCodes(Written& written, uint32_t layer, uint32_t head,
+                                  const LayerKvImage& kv) {
+  const KvGeometry& geometry = written.geometry;
+  const SegmentLayout layout(geometry, kTokens);
+  const TokenCodeLayout codes(geometry.format, geometry.head_dim);
+  const size_t run = layer * geometry.num_kv_heads + head, d = geometry.head_dim;
+  const MetaPoolView meta{{written.meta_pool.data(), written.meta_pool.size()}, geometry};
+  const std::byte* const extent = written.extent.data();
+  const std::byte* const image = extent + layout.codes_offset + run * layout.codes_bytes;
+  ASSERT_EQ(layout.codes_bytes, codes.bytes);
+  EXPECT_TRUE(std::equal(image, image + codes.bytes, meta.Codes(2, layer, head)));
+  const auto* const order =
+      reinterpret_cast<const TokenOrder*>(extent + layout.order_offset) + run * kTokens;
+  int32_t at = 0;
+  for (uint32_t cluster = 0; cluster < kClusters; ++cluster) {
+    EXPECT_EQ(meta.FirstCodes(2, layer, head)[cluster], at);
+    const auto end = at + static_cast<int32_t>(meta.Entries(2, layer, head)[cluster].num_tokens);
+    for (; at < end; ++at) {
+      SCOPED_TRACE(testing::Message() << cluster << ", " << at);
+      std::vector<double> residual(d);
+      for (size_t i = 0; i < d; ++i) {
+        residual[i] = kv.Key(head, kFirstToken + order[at])[i] -
+                      StoredNumber(meta.Centroids(2, layer, head), geometry.format.centroid,
+                                   geometry.head_dim, cluster * d + i);
+      }
+      ExpectCodeOf(
+          residual,
+          reinterpret_cast<const uint8_t*>(image) + static_cast<size_t>(at) * codes.code_bytes,
+          reinterpret_cast<const TokenCodeFactors*>(image + codes.factors_offset)[at]);
+    }
+  }
+  EXPECT_EQ(at, kTokens);
+}
+
 void WriteSegmentTest::WriteTwoLayersAndCheck(const KvFormat& format, uint32_t head_dim) {
   const KvGeometry geometry{2, 2, head_dim, format};
   const SegmentLayout layout(geometry, kTokens);
@@ -252,7 +289,10 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(const KvFormat& format, uint32_t h
     ASSERT_TRUE(backend_->background->Synchronize().ok());
     written.extent = data_.Download<std::byte>(extent);
     written.meta_pool = data_.Download<std::byte>(DeviceSpan<const std::byte>(pool_view.bytes));
-    for (uint32_t head = 0; head < 2; ++head) CheckHead(written, layer, head, kv);
+    for (uint32_t head = 0; head < 2; ++head) {
+      CheckHead(written, layer, head, kv);
+      if (format.token_code_bits != 0) CheckCodes(written, layer, head, kv);
+    }
     // No holes: the pages taken so far are exactly those before next_page.
     EXPECT_EQ(*written.taken.begin(), layout.first_kv_page);
     EXPECT_EQ(data_.Download<uint32_t>(next_page)[0], layout.first_kv_page + written.taken.size());

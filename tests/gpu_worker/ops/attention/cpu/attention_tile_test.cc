@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -127,11 +128,53 @@ TEST(AttentionTileTest, FinishesRowsOnly) {
   for (int i = 0; i < 32 * kTileCols; ++i) acc.floats()[i] = static_cast<float>(i);
   for (float& sum : softmax.sum) sum = 2;
   std::vector<float> out(3 * 40, kNan);
-  FinishTile(acc.floats(), softmax, 2, 32, out.data(), 40);
+  FinishTile(acc.floats(), softmax, -INFINITY, 2, 32, out.data(), 40);
   EXPECT_EQ(out[0], 0);
   EXPECT_EQ(out[40 + 31], (31 * kTileCols + 1) / 2.0f);
   EXPECT_TRUE(std::isnan(out[32]));
   EXPECT_TRUE(std::isnan(out[80]));
+}
+
+TEST(AttentionTileTest, ASinkTakesItsShareOfTheSum) {
+  TileSoftmax softmax;
+  Aligned acc(32 * kTileCols * 4);
+  std::fill_n(acc.floats(), 32 * kTileCols, 6.0f);
+  std::fill_n(softmax.sum, kTileCols, 2.0f);
+  std::fill_n(softmax.max, kTileCols, 5.0f);
+  std::vector<float> out(32);
+  for (const auto& [sink, want] :
+       {std::pair{5.0f, 2.0f}, {7.0f, 1.0f}, {-200.0f, 3.0f}, {1000.0f, 0.0f}}) {
+    FinishTile(acc.floats(), softmax, sink, 1, 32, out.data(), 32);
+    EXPECT_EQ(out[31], want) << sink;
+  }
+}
+
+TEST(AttentionTileTest, AColumnMaySeeItsFirstKeyInALaterBlock) {
+  constexpr int64_t kKeys = 32, kDim = 32;
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    TileSoftmax softmax;
+    ResetSoftmax(softmax);
+    Aligned scores(kKeys * kTileCols * 4), acc(kDim * kTileCols * 4),
+        weights(kKeys * kTileCols * 4);
+    std::fill_n(acc.floats(), kDim * kTileCols, 0.0f);
+    const auto random = RandomNormal(kKeys * kTileCols, 3);
+    for (const int64_t hidden_of_odd : {32, 30}) {
+      std::copy(random.begin(), random.end(), scores.floats());
+      std::array<int64_t, kTileCols> ends = {};
+      for (size_t c = 1; c < ends.size(); c += 2) ends[c] = hidden_of_odd;
+      HideKeys(0, ends, scores.floats());
+      UpdateTile(scores.floats(), kKeys, 1000, kDim, dtype, softmax, acc.floats(), weights.data());
+      const auto packed = FromBytes(
+          {weights.data(), static_cast<size_t>(kKeys * kTileCols) * DTypeBytes(dtype)}, dtype);
+      for (int64_t key = 0; key < kKeys; ++key) {
+        ASSERT_EQ(Unpack(packed, dtype, key, 1) > 0, key >= hidden_of_odd) << key;
+        ASSERT_GT(Unpack(packed, dtype, key, 2), 0) << key;
+      }
+      EXPECT_EQ(softmax.sum[1] > 0, hidden_of_odd < kKeys);
+      EXPECT_EQ(std::isinf(softmax.max[1]), hidden_of_odd == kKeys);
+      EXPECT_EQ(acc.floats()[1], 0);
+    }
+  }
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ struct Case {
   uint32_t group;
   int64_t first_token;
   int64_t num_queries;
+  AttentionWindow window = {};
 };
 
 class CudaPrefillKernelTest : public testing::TestWithParam<PrefillKernel> {
@@ -60,6 +61,7 @@ class CudaPrefillKernelTest : public testing::TestWithParam<PrefillKernel> {
                                        .kv = kv,
                                        .first_token = first_token,
                                        .scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)),
+                                       .window = c.window,
                                        .out = out.view.Rows(0, rows).Columns(0, cols)};
     const auto fastest = context_->Choose(args);
     EXPECT_LE(kernel, fastest);
@@ -108,6 +110,26 @@ TEST_P(CudaPrefillKernelTest, AgreesWithThePlainKernel) {
     EXPECT_LE(RelativeError(got, exact), 1.0 / 128)
         << "head_dim " << c.head_dim << ", group " << c.group << ", first " << c.first_token
         << ", queries " << c.num_queries;
+  }
+}
+
+TEST_P(CudaPrefillKernelTest, AgreesWithThePlainKernelInAWindow) {
+  if (!IsHere(GetParam())) GTEST_SKIP() << "not on this device";
+  constexpr AttentionWindow kSteps = {.tokens = 4160, .step = 64, .always_seen = 4};
+  for (const Case& c :
+       {Case{128, 2, 4, 0, 700, {.tokens = 128}}, Case{128, 1, 7, 1000, 129, {.tokens = 100}},
+        Case{128, 8, 4, 3000, 1024, {.tokens = 1024}}, Case{64, 2, 7, 0, 700, {.tokens = 1}},
+        Case{64, 1, 8, 1111, 257, {.tokens = 65}}, Case{64, 3, 1, 127, 2, {.tokens = 2}},
+        Case{128, 2, 4, 6000, 900, kSteps}, Case{64, 1, 8, 0, 5000, kSteps}}) {
+    const auto kv = MakeKv(c, c.first_token + c.num_queries);
+    const auto q = RandomNormal(
+        static_cast<size_t>(c.num_queries) * c.kv_heads * c.group * c.head_dim, 3, 3.0f);
+    const auto want = Run(PrefillKernel::kPlain, c, kv.view(), q, c.first_token);
+    const auto got = Run(GetParam(), c, kv.view(), q, c.first_token);
+    const std::vector<double> exact(want.begin(), want.end());
+    EXPECT_LE(RelativeError(got, exact), 1.0 / 128)
+        << "head_dim " << c.head_dim << ", first " << c.first_token << ", queries " << c.num_queries
+        << ", window " << c.window.tokens;
   }
 }
 

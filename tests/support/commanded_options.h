@@ -1,0 +1,30 @@
+// What both processes of commanded_process_test are made from: a small model, and memory that is
+// little enough to be shared and given back.
+#pragma once
+
+#include <filesystem>
+
+#include "build_paths.h"
+#include "gpu_worker/executor/command_codec.h"
+#include "tests/support/in_process_worker.h"
+
+namespace retroinfer::test_support {
+
+inline InProcessWorkerOptions CommandedOptions() {
+  InProcessWorkerOptions options;
+  options.model_folder =
+      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
+  options.context_length = 131072;
+  options.max_model_len = 12288;
+  options.max_batch = 4;
+  options.preemption = true;
+  options.wave_index.dense_below = 2048;
+  options.stretches = {.least_tokens = 2048, .share_of_prefix = 0.5};
+  return options;
+}
+
+inline CodecLimits CommandedLimits(const ModelConfig& config) {
+  return {.vocab_size = config.vocab_size, .max_model_len = CommandedOptions().max_model_len};
+}
+
+}  // namespace retroinfer::test_support
