@@ -117,21 +117,38 @@ __device__ void TurnQueries(const PageSelectParams& params, QueryChannels<kDim>&
 }
 
 // Adds up the pages and tokens of the candidates before this part, which all warps but the last
-// share.
+// share. Each number is behind a load of the one before it (candidate, block, entry), so a thread
+// has the loads of several candidates under way.
 template <int kDim>
 __device__ void CountBefore(const PageSelectParams& params, const Part& part,
                             WeighShared<kDim>& shared) {
+  constexpr int kAtOnce = 8;
+  constexpr int32_t kStep = kThreads - 32;
   const int32_t* const candidates = params.candidates + part.row * params.max_candidates;
   int32_t num_pages = 0, num_tokens = 0;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < part.first; i += kThreads - 32) {
-    const auto cluster = static_cast<uint32_t>(candidates[i]);
-    const MetaBlockId block =
-        BlockOf(part.index, static_cast<int32_t>(cluster / kClustersPerMetaBlock));
-    const auto tokens = static_cast<int32_t>(
-        params.runs.Entries(block, params.layer, part.head)[cluster % kClustersPerMetaBlock]
-            .num_tokens);
-    num_tokens += tokens;
-    num_pages += (tokens + params.per_page - 1) / params.per_page;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < part.first; i += kAtOnce * kStep) {
+    uint32_t clusters[kAtOnce];
+    MetaBlockId blocks[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      // Behind the end the first one is read again, and not counted.
+      clusters[j] =
+          static_cast<uint32_t>(candidates[i + j * kStep < part.first ? i + j * kStep : 0]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      blocks[j] = BlockOf(part.index, static_cast<int32_t>(clusters[j] / kClustersPerMetaBlock));
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const auto tokens = static_cast<int32_t>(
+          params.runs
+              .Entries(blocks[j], params.layer, part.head)[clusters[j] % kClustersPerMetaBlock]
+              .num_tokens);
+      if (i + j * kStep >= part.first) continue;
+      num_tokens += tokens;
+      num_pages += (tokens + params.per_page - 1) / params.per_page;
+    }
   }
   num_pages = __reduce_add_sync(kAllLanes, num_pages);
   num_tokens = __reduce_add_sync(kAllLanes, num_tokens);
