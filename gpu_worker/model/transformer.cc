@@ -147,9 +147,11 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
   }
   if (!weights.spec.rope) return absl::OkStatus();
   const MatrixView queries_and_keys = rows.qkv.Columns(0, config_.query_size() + config_.kv_size());
-  return ops_.model().Rope(
-      stream,
-      {.x = queries_and_keys, .head_dim = config_.head_dim, .cos = rows.cos, .sin = rows.sin});
+  return ops_.model().Rope(stream, {.x = queries_and_keys,
+                                    .head_dim = config_.head_dim,
+                                    .cos = rows.cos,
+                                    .sin = rows.sin,
+                                    .offsets = weights.key_offsets});
 }
 
 absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,

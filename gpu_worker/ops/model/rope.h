@@ -23,6 +23,8 @@ struct RopeArgs {
   uint32_t head_dim = 0;
   DeviceSpan<const float> cos;  // [n, head_dim / 2]
   DeviceSpan<const float> sin;  // [n, head_dim / 2]
+  // Taken from the last columns of x behind the rotation: whole heads; may be empty.
+  DeviceSpan<const float> offsets = {};
 };
 
 }  // namespace retroinfer

@@ -20,6 +20,10 @@ inline absl::Status CheckRope(const RopeArgs& args, DType activations) {
   RETURN_IF_ERROR(CheckArg(args.x.cols % args.head_dim == 0, "rope",
                            "columns of x must be a multiple of head_dim"));
   RETURN_IF_ERROR(CheckDType("rope", "x", args.x, activations));
+  RETURN_IF_ERROR(CheckArg(args.offsets.size() % args.head_dim == 0 &&
+                               static_cast<int64_t>(args.offsets.size()) <= args.x.cols,
+                           "rope", "offsets must be of whole heads of x, are ",
+                           args.offsets.size()));
   RETURN_IF_ERROR(CheckSize("rope", "cos", args.cos, args.x.rows * (args.head_dim / 2)));
   return CheckSize("rope", "sin", args.sin, args.x.rows * (args.head_dim / 2));
 }

@@ -28,6 +28,8 @@ struct RopeLaunch {
   int64_t half;   // of head_dim
   const float* cos;
   const float* sin;
+  const float* offsets;  // of the heads from that of pair `first_offset` on
+  int64_t first_offset;
 };
 
 // One thread a pair of elements: blockIdx.x is the row.
@@ -43,8 +45,15 @@ __global__ void __launch_bounds__(kThreads) RopeKernel(const RopeLaunch launch) 
   __nv_bfloat16* const low = launch.x + row * launch.row_stride + i / half * 2 * half + i % half;
   const float a = __bfloat162float(low[0]);
   const float b = __bfloat162float(low[half]);
-  low[0] = __float2bfloat16_rn(a * c - b * s);
-  low[half] = __float2bfloat16_rn(b * c + a * s);
+  float low_offset = 0, high_offset = 0;
+  if (i >= launch.first_offset) {
+    const int64_t pair = i - launch.first_offset;
+    const float* const offsets = launch.offsets + pair / half * 2 * half + pair % half;
+    low_offset = offsets[0];
+    high_offset = offsets[half];
+  }
+  low[0] = __float2bfloat16_rn(a * c - b * s - low_offset);
+  low[half] = __float2bfloat16_rn(b * c + a * s - high_offset);
 }
 
 }  // namespace
@@ -71,7 +80,9 @@ absl::Status Rope(CudaStream& stream, const RopeArgs& args) {
                              pairs,
                              args.head_dim / 2,
                              args.cos.device_data(),
-                             args.sin.device_data()};
+                             args.sin.device_data(),
+                             args.offsets.device_data(),
+                             pairs - static_cast<int64_t>(args.offsets.size() / 2)};
   return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
                                     &RopeKernel, launch),
                     "launching rope");
