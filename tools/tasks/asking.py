@@ -1,0 +1,63 @@
+"""Questions as jobs: each is answered greedily and its right answer measured, under each setting."""
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Iterator
+
+from . import haystack, manuals, ruler
+from .client import Client, Setting
+from .job import Job
+from .sample import Sample, fit
+
+SPARE = 64  # tokens of a reference and its lead that an answer's most may leave out
+
+
+@dataclasses.dataclass
+class Question(Job):
+    """One question; `make` builds it when its turn comes."""
+    make: Callable[[Client], Sample]
+
+    def measure(self, server, client: Client, setting: Setting) -> dict:
+        """Returns what became of it."""
+        del server
+        sample = self.made(client, self.make)
+        answer, usage = client.chat(sample.text, setting, sample.most)
+        lead = sample.lead
+        scored = client.score(sample.text, lead + sample.reference, setting).behind(lead)
+        return {"right": sample.right(answer), "answer": answer, "reference": sample.reference,
+                "logprobs": scored.logprobs, "greedy": all(scored.greedy),
+                "prompt_tokens": usage["prompt_tokens"],
+                "kv_read": scored.usage["kv_read_ratio"]}
+
+
+def of_ruler(arguments: argparse.Namespace, tasks: list[str]) -> Iterator[Question]:
+    """Yields questions of RULER's tasks, the first of each task before a second one."""
+    essay = (haystack.from_file(arguments.haystack) if arguments.haystack else haystack.essay)
+    for index in range(arguments.questions):
+        for length in arguments.length:
+            for task in tasks:
+                build = ruler.builder(task, arguments.seed, length, index, essay)
+                room = length - build(1).most - SPARE
+                yield Question(
+                    ["ruler", length, task, index, arguments.seed], f"{task} {index}",
+                    lambda client, build=build, room=room: fit(build, client.count, room))
+
+
+def of_manuals(arguments: argparse.Namespace) -> Iterator[Question]:
+    """Yields the questions on manuals: those on one part of a manual follow each other."""
+    texts = manuals.load(arguments.texts)
+    asked = manuals.questions()[:arguments.manual_questions]
+    for length in arguments.length:
+        cuts: dict[str, list[tuple[int, int]]] = {}
+
+        def make(client, one, length=length, cuts=cuts):
+            text = texts[one.manual]
+            if one.manual not in cuts:
+                room = length - client.count(one.sample("").text) - one.sample("").most - SPARE
+                cuts[one.manual] = manuals.parts(text, client.count, room)
+            begin, end = manuals.part_of(one.span(text), cuts[one.manual])
+            return one.sample(text[begin:end])
+        for number, one in enumerate(asked):
+            yield Question(["manuals", length, one.manual, number, manuals.digest()],
+                           f"{one.manual} {number}",
+                           lambda client, one=one, make=make: make(client, one))
