@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 
 from . import haystack, manuals, ruler
@@ -45,19 +46,32 @@ def of_ruler(arguments: argparse.Namespace, tasks: list[str]) -> Iterator[Questi
 
 def of_manuals(arguments: argparse.Namespace) -> Iterator[Question]:
     """Yields the questions on manuals: those on one part of a manual follow each other."""
-    texts = manuals.load(arguments.texts)
+    texts = manuals.load(arguments.manuals)
     asked = manuals.questions()[:arguments.manual_questions]
     for length in arguments.length:
-        cuts: dict[str, list[tuple[int, int]]] = {}
-
-        def make(client, one, length=length, cuts=cuts):
-            text = texts[one.manual]
-            if one.manual not in cuts:
-                room = length - client.count(one.sample("").text) - one.sample("").most - SPARE
-                cuts[one.manual] = manuals.parts(text, client.count, room)
-            begin, end = manuals.part_of(one.span(text), cuts[one.manual])
-            return one.sample(text[begin:end])
+        cuts = Cuts(texts, length)
         for number, one in enumerate(asked):
             yield Question(["manuals", length, one.manual, number, manuals.digest()],
                            f"{one.manual} {number}",
-                           lambda client, one=one, make=make: make(client, one))
+                           lambda client, one=one, cuts=cuts: cuts.sample(client, one))
+
+
+class Cuts:
+    """Manuals in parts of one length, each cut when the first question on it comes."""
+
+    def __init__(self, texts: dict[str, str], length: int):
+        self._texts, self._length = texts, length
+        self._lock = threading.Lock()
+        self._found: dict[str, list[tuple[int, int]]] = {}
+
+    def sample(self, client: Client, one: manuals.Question) -> Sample:
+        """Returns a question behind the part that has its answer."""
+        text, most = self._texts[one.manual], one.sample("").most
+        with self._lock:
+            if one.manual not in self._found:
+                asked = max(client.count(other.sample("").text) for other in manuals.questions()
+                            if other.manual == one.manual)
+                self._found[one.manual] = manuals.parts(text, client.count,
+                                                        self._length - asked - most - SPARE)
+        begin, end = manuals.part_of(one.span(text), self._found[one.manual])
+        return one.sample(text[begin:end])

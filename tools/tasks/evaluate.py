@@ -160,8 +160,10 @@ def parse() -> argparse.Namespace:
                         help="a text whose sentences ruler hides needles in (default: made-up ones)")
     parser.add_argument("--manual-questions", type=int, default=100,
                         help="the first so many (default: all 100)")
-    parser.add_argument("--texts", type=pathlib.Path,
-                        help="folder of tools/tasks/manuals.py and tools/lab/corpora.py")
+    parser.add_argument("--manuals", type=pathlib.Path, metavar="FOLDER",
+                        help="of tools/tasks/manuals.py, for --part manuals")
+    parser.add_argument("--texts", type=pathlib.Path, metavar="FOLDER",
+                        help="of tools/lab/corpora.py, or of other .txt, for --part long")
     parser.add_argument("--answer-tokens", type=int, default=2048,
                         help="of a long answer, counted in --length (default: %(default)s)")
     parser.add_argument("--mode", action="append", choices=list(long_answers.MODES),
@@ -191,8 +193,10 @@ def _check(parser, arguments):
         parser.error("needs --bin-dir FOLDER or --url ADDRESS")
     if arguments.url and len(arguments.serve) > 1:
         parser.error("--url is one server: it takes one --serve LABEL=, whose label counts")
-    if {"manuals", "long"} & set(arguments.part) and not arguments.texts:
-        parser.error("--part manuals and long need --texts FOLDER: see tools/tasks/manuals.py")
+    if "manuals" in arguments.part and not arguments.manuals:
+        parser.error("--part manuals needs --manuals FOLDER: see tools/tasks/manuals.py")
+    if "long" in arguments.part and not arguments.texts:
+        parser.error("--part long needs --texts FOLDER: see tools/lab/corpora.py")
     least = max(512, arguments.answer_tokens + 512 if "long" in arguments.part else 0)
     if min(arguments.length) < least:
         parser.error(f"--length {min(arguments.length)}: at least {least} tokens are needed")

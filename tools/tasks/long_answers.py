@@ -97,7 +97,7 @@ def texts(folder: pathlib.Path, most: int, characters: int) -> list[tuple[str, s
     order = [paths[n] for n in range(most) for paths in kinds.values() if n < len(paths)]
     if not order:
         raise ValueError(f"{folder} has no .txt of {characters:,} characters: run python3 -m "
-                         f"tools.tasks.manuals {folder} or python3 -m tools.lab.corpora {folder}")
+                         f"tools.lab.corpora {folder}")
     return [(path.stem, path.read_text(encoding="utf-8")) for path in order[:most]]
 
 

@@ -36,7 +36,7 @@ def _needles(task, document, asked, answers, kind, many):
     verb = "are" if many else "is"
     text = (f"The text below hides secret {kind}s. Remember them: you will be asked.\n\n{document}"
             f"\n\nQuestion: What {verb} the {what} of {names} in the text above? Answer with "
-            f"{'all of them, separated by commas' if many else 'it'}.")
+            + (f"the {len(answers)} {kind}s, separated by commas." if many else "it."))
     each = 44 if kind == "identifier" else 16
     return Sample(task, text, f"The {what} of {names} {verb}", tuple(answers),
                   40 + each * len(answers) + 8 * len(asked))
@@ -97,10 +97,10 @@ def _tracking(rng, size, essay):
     document = haystack.hide(rng, haystack.noise(rng, size), [f"{line}." for line in lines],
                              ordered=True)
     lead = "The variables are"
-    text = ("Follow the variables that are set in the text below. Example: after \"VAR AB = 7\" and "
-            "\"VAR CD = VAR AB\" the variables that are 7 are AB, CD.\n\n" + document +
-            f"\n\nQuestion: Which variables are {value} in the text above? There are {HOPS + 1}, "
-            "some of them set through others. Answer with their names, separated by commas.")
+    text = ("Variables are set in the text below. Remember them: you will be asked.\n\n" + document +
+            f"\n\nQuestion: One variable in the text above is set to {value}, and others are set "
+            f"to it, one through the other. Which {HOPS + 1} variables have the value {value}? "
+            "Answer with their names, separated by commas.")
     return Sample("vt", text, lead, tuple(names), 80)
 
 
