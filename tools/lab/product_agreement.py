@@ -70,7 +70,7 @@ class Agreement:
         self._laboratory()
 
     def _key(self, side, index, policy, tokens, name, number):
-        return ["agreement", self._arguments.model.name, tokens, self._arguments.tail, name, number,
+        return ["agreement", self._arguments.name, tokens, self._arguments.tail, name, number,
                 side, index, policy]
 
     def _late(self):
@@ -208,13 +208,25 @@ def _row(found, index):
             f"{changes.correlation():.3f}", f"{100 * sum(read) / len(read):.0f}"]
 
 
+def _report(results: pathlib.Path, page: pathlib.Path | None = None) -> None:
+    """Prints the tables, or writes them into a page; leaves it as it is where there are none."""
+    text = block(read_lines([results]))
+    if not text:
+        print(f"{results} has no document that both have scored", file=sys.stderr)
+    elif page:
+        replace_block(page, "agreement", text)
+    else:
+        print(text)
+
+
 def parse() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--report", type=pathlib.Path, nargs="+", metavar="FILE",
-                        help="print the table of RESULTS.jsonl, or write it into PAGE.md")
+                        help="print the tables of RESULTS.jsonl, or write them into PAGE.md")
     parser.add_argument("--bin-dir", type=pathlib.Path, help="folder of the services' programs")
     parser.add_argument("--model", type=pathlib.Path, help="a Hugging Face folder")
+    parser.add_argument("--name", help="of the model in results (default: the folder's)")
     parser.add_argument("--texts", type=pathlib.Path, help="folder of tools/lab/corpora.py")
     parser.add_argument("--length", type=int, action="append",
                         help="tokens of document and text, may be repeated (default: 16384)")
@@ -231,12 +243,13 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     arguments.length = arguments.length or [16384]
     arguments.index = arguments.index or list(INDEXES)
-    if arguments.report:
+    if arguments.report and len(arguments.report) <= 2:
         return arguments
     if not all((arguments.bin_dir, arguments.model, arguments.texts, arguments.out)):
         parser.error("needs --bin-dir, --model, --texts and --out, or --report")
     if not 64 <= arguments.tail <= SEGMENT:
         parser.error(f"--tail {arguments.tail}: 64 to {SEGMENT} tokens, so that no segment is added")
+    arguments.name = arguments.name or arguments.model.name
     if document_tokens(min(arguments.length), arguments.tail) < LEAST:
         parser.error(f"--length {min(arguments.length)}: shorter documents than {LEAST} tokens are "
                      "attended exactly by the product")
@@ -247,11 +260,7 @@ def main() -> None:
     arguments = parse()
     try:
         if arguments.report:
-            text = block(read_lines(arguments.report[:1]))
-            for page in arguments.report[1:]:
-                replace_block(page, "agreement", text)
-            if len(arguments.report) == 1:
-                print(text)
+            _report(*arguments.report)
             return
         agreement = Agreement(arguments)
         agreement.run()

@@ -64,7 +64,7 @@ class Run:
         with Server(self._arguments.bin_dir, self._arguments.model, options) as server:
             device = re.findall(r"computing on (.+? \([^\n]*\))", server.log())
             self._results.add(["setup", label, int(time.time())],
-                              {"options": options, "model": self._arguments.model.name,
+                              {"options": options, "model": self._arguments.name,
                                "device": device[-1] if device else "?"})
             self.measure(label, wanted, server, Client(server.url, self._arguments.timeout))
 
@@ -92,7 +92,7 @@ class Run:
         return found
 
     def _key(self, label, job, setting):
-        return [*job.key, self._arguments.model.name, label, setting.name]
+        return [*job.key, self._arguments.name, label, setting.name]
 
     def _one(self, label, job, settings, server, client):
         for setting in settings:
@@ -144,6 +144,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--url", help="of a server's HTTP API, in place of --bin-dir")
     parser.add_argument("--model", type=pathlib.Path, required=True,
                         help="that is served; with --url only its name counts")
+    parser.add_argument("--name", help="of the model in results (default: the folder's)")
     parser.add_argument("--serve", action="append", metavar="LABEL=OPTIONS",
                         help="options of `retroinfer serve`; may be repeated (default: none, label "
                              "default)")
@@ -184,6 +185,7 @@ def parse() -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     arguments.length = arguments.length or [16384]
+    arguments.name = arguments.name or arguments.model.name
     _check(parser, arguments)
     return arguments
 

@@ -152,8 +152,8 @@ def main() -> None:
         elif block:
             print(f"{block}\n")
     if not any(blocks.values()):
-        sys.exit(f"report: {arguments.results} has no question that was measured under {FULL} and "
-                 "another setting, and no long answer")
+        print(f"{arguments.results} has no question that was measured under {FULL} and another "
+              "setting, and no long answer", file=sys.stderr)
 
 
 if __name__ == "__main__":
