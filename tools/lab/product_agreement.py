@@ -1,11 +1,11 @@
-"""Holds the product against the laboratory: the same tokens behind the same documents, scored by both.
+"""Holds the product against the laboratory: the same tokens, scored by both.
 
     python3 -m tools.lab.product_agreement --bin-dir BIN --model FOLDER/hf --texts FOLDER/texts \
         --length 9216 --out agreement.jsonl
     python3 -m tools.lab.product_agreement --report agreement.jsonl [PAGE.md]
 
-The product is `retroinfer serve`, started here once for each form of the index, and asked to score a
-continuation of token ids under full and wave. The laboratory follows the same ids in PyTorch under
+The product is `retroinfer serve`, started here once for each form of the index, and asked to score
+a continuation of token ids under full and wave. The laboratory follows the same ids in PyTorch under
 full attention and under its own system of the same settings. Documents end where a segment ends, so
 that none is added meanwhile. Resumes with the same --out, as evaluate.py does.
 """
@@ -137,9 +137,10 @@ class Agreement:
                 document.forget()
 
     def _add(self, key, logprobs, greedy, more):
-        self._results.add(key, {"logprobs": logprobs, "greedy": greedy, **more})
-        print(f"[{time.monotonic() - self._began:5.0f} s] {' '.join(map(str, key[2:]))}: perplexity "
-              f"{perplexity(logprobs):.4f}", flush=True)
+        self._results.add(key, {"logprobs": [round(one, 4) for one in logprobs], "greedy": greedy,
+                                **more})
+        print(f"[{time.monotonic() - self._began:5.0f} s] {' '.join(map(str, key[2:]))}: "
+              f"perplexity {perplexity(logprobs):.4f}", flush=True)
 
 
 def perplexity(logprobs: list[float]) -> float:
@@ -248,7 +249,8 @@ def parse() -> argparse.Namespace:
     if not all((arguments.bin_dir, arguments.model, arguments.texts, arguments.out)):
         parser.error("needs --bin-dir, --model, --texts and --out, or --report")
     if not 64 <= arguments.tail <= SEGMENT:
-        parser.error(f"--tail {arguments.tail}: 64 to {SEGMENT} tokens, so that no segment is added")
+        parser.error(f"--tail {arguments.tail}: 64 to {SEGMENT} tokens are possible; behind more "
+                     "a segment would be added")
     arguments.name = arguments.name or arguments.model.name
     if document_tokens(min(arguments.length), arguments.tail) < LEAST:
         parser.error(f"--length {min(arguments.length)}: shorter documents than {LEAST} tokens are "

@@ -1,4 +1,4 @@
-"""Questions as jobs: each is answered greedily and its right answer measured, under each setting."""
+"""Questions as jobs: answered greedily, and the right answer measured, under each setting."""
 
 import argparse
 import dataclasses
@@ -23,10 +23,11 @@ class Question(Job):
         del server
         sample = self.made(client, self.make)
         answer, usage = client.chat(sample.text, setting, sample.most)
-        lead = sample.lead
-        scored = client.score(sample.text, lead + sample.reference, setting).behind(lead)
+        given = sample.lead + sample.reference
+        scored = client.score(sample.text, given, setting).behind(sample.lead)
         return {"right": sample.right(answer), "answer": answer, "reference": sample.reference,
-                "logprobs": scored.logprobs, "greedy": all(scored.greedy),
+                "logprobs": [None if one is None else round(one, 5) for one in scored.logprobs],
+                "greedy": all(scored.greedy),
                 "prompt_tokens": usage["prompt_tokens"],
                 "kv_read": scored.usage["kv_read_ratio"]}
 

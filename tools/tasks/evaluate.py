@@ -3,9 +3,9 @@
     python3 -m tools.tasks.evaluate --part ruler --bin-dir BIN --model FOLDER --length 16384 \
         --setting full --setting wave --out tasks.jsonl
 
-Starts `retroinfer serve` itself, once for each --serve LABEL=OPTIONS, or asks the one at --url. Ends by
-itself: after --seconds nothing new is begun. Started again with the same --out it goes on with what is
-missing. tools/tasks/report.py makes the tables.
+Starts `retroinfer serve` itself, once for each --serve LABEL=OPTIONS, or asks the one at --url.
+Ends by itself: after --seconds nothing new is begun. Started again with the same --out it goes on
+with what is missing. tools/tasks/report.py makes the tables.
 """
 
 import argparse
@@ -158,7 +158,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--questions", type=int, default=10,
                         help="of each task of ruler (default: %(default)s)")
     parser.add_argument("--haystack", type=pathlib.Path,
-                        help="a text whose sentences ruler hides needles in (default: made-up ones)")
+                        help="a text in whose sentences ruler hides needles (default: made-up)")
     parser.add_argument("--manual-questions", type=int, default=100,
                         help="the first so many (default: all 100)")
     parser.add_argument("--manuals", type=pathlib.Path, metavar="FOLDER",

@@ -1,9 +1,9 @@
-"""Long answers behind a long context, written under each setting and then read under full attention.
+"""Long answers behind a long context, written under each setting, then read under full attention.
 
 What a model has written under a sparse policy may wander off or fall into a loop, which no measure
-of given text shows. So each answer is read by exact attention: how surprising its tokens are, and how
-many of its 8-grams it has had before, by stretches of 1,024 tokens. End tokens are held back until the
-answer is as long as was asked for.
+of given text shows. So each answer is read by exact attention: how surprising its tokens are, and
+how many of its 8-grams it has had before, by stretches of 1,024 tokens. End tokens are held back
+until the answer is as long as was asked for.
 """
 
 import argparse

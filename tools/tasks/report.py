@@ -3,8 +3,8 @@
     python3 -m tools.tasks.report docs/evaluation/tasks.jsonl docs/evaluation/real-checkpoints.md
     python3 -m tools.tasks.report tasks.jsonl                   # prints them
 
-Lines of several runs may stand in one file: the last of a key counts. A question counts where it was
-measured under the setting and under `full` of the same server, so that rows can be compared.
+Lines of several runs may stand in one file: the last of a key counts. A question counts where it
+was measured under the setting and under `full` of the same server, so that rows can be compared.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     needles:   one of one (in noise, in an essay, an identifier), one of several (among four, among
                nothing but needles, identifiers of identifiers), four values of one key, four keys
     tracking:  names that were set to a number through others
-    counting:  the ten words that stand most often in a list; the three most frequent of a text whose
-               words are distributed as k^-2
+    counting:  the ten words that stand most often in a list; the three most frequent of a text
+               whose words are distributed as k^-2
     questions: of a fact among paragraphs, and of a fact of what another fact names
 
 The lengths are any; the texts follow from seed, task, length and number alone. Unlike RULER no
@@ -97,8 +97,8 @@ def _tracking(rng, size, essay):
     document = haystack.hide(rng, haystack.noise(rng, size), [f"{line}." for line in lines],
                              ordered=True)
     lead = "The variables are"
-    text = ("Variables are set in the text below. Remember them: you will be asked.\n\n" + document +
-            f"\n\nQuestion: One variable in the text above is set to {value}, and others are set "
+    text = ("Variables are set in the text below. Remember them: you will be asked.\n\n"
+            + document + f"\n\nQuestion: One variable in the text above is set to {value}, and others are set "
             f"to it, one through the other. Which {HOPS + 1} variables have the value {value}? "
             "Answer with their names, separated by commas.")
     return Sample("vt", text, lead, tuple(names), 80)
@@ -113,8 +113,8 @@ def _common(rng, size, essay):
     rng.shuffle(listed)
     lines = " ".join(f"{n + 1}. {word}" for n, word in enumerate(listed))
     text = (f"Below is a numbered list of words. {COMMON} of them stand in it far more often than "
-            f"the others.\n\n{lines}\n\nQuestion: Which {COMMON} words stand most often in the list "
-            "above? Answer with the words, separated by commas.")
+            f"the others.\n\n{lines}\n\nQuestion: Which {COMMON} words stand most often in the "
+            "list above? Answer with the words, separated by commas.")
     return Sample("cwe", text, "The words are", tuple(often), 140)
 
 
@@ -129,8 +129,8 @@ def _frequent(rng, size, essay):
                 ranks[FREQUENT - 1][1] > ranks[FREQUENT][1]):
             break
     text = ("The text below is in a secret language. Count how often each word stands in it.\n\n"
-            + " ".join(drawn) + f"\n\nQuestion: Which {FREQUENT} words stand most often in the text "
-            "above? Answer with the words, separated by commas.")
+            + " ".join(drawn) + f"\n\nQuestion: Which {FREQUENT} words stand most often in the "
+            "text above? Answer with the words, separated by commas.")
     return Sample("fwe", text, "The words are", tuple(vocabulary[:FREQUENT]), 60)
 
 

@@ -1,4 +1,4 @@
-"""The product's scores are the laboratory's, and their table; needs PyTorch, tokenizers, safetensors.
+"""The product scores as the laboratory does, and their table; needs PyTorch and tokenizers.
 
 usage: test_agreement.py FOLDER-OF-PROGRAMS
 """

@@ -1,4 +1,4 @@
-"""Tasks are what they say, follow from their seed, fit their length, and are judged as they should."""
+"""Tasks are what they say, follow from their seed, fit their length, and are judged rightly."""
 
 import json
 import os
