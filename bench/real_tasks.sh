@@ -19,7 +19,7 @@ out=$(cd "$(dirname "$3")" && pwd)/$(basename "$3")
 cd "$(dirname "$0")/.."
 export LD_LIBRARY_PATH="$folder/bin/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 name=${NAME:-qwen2.5-coder-0.5b}
-more=${SERVE:---arena-bytes 16GiB}
+more=${SERVE:---arena-bytes 8GiB}
 
 tasks() {
   scaling=$1

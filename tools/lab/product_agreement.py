@@ -5,9 +5,9 @@
     python3 -m tools.lab.product_agreement --report agreement.jsonl [PAGE.md]
 
 The product is `retroinfer serve`, started here once for each form of the index, and asked to score
-a continuation of token ids under full and wave. The laboratory follows the same ids in PyTorch under
-full attention and under its own system of the same settings. Documents end where a segment ends, so
-that none is added meanwhile. Resumes with the same --out, as evaluate.py does.
+a continuation of token ids under full and wave. The laboratory follows the same ids in PyTorch
+under full attention and under its own system of the same settings. Documents end where a segment
+ends, so that none is added meanwhile. Resumes with the same --out, as evaluate.py does.
 """
 
 import argparse

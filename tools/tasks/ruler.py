@@ -98,9 +98,9 @@ def _tracking(rng, size, essay):
                              ordered=True)
     lead = "The variables are"
     text = ("Variables are set in the text below. Remember them: you will be asked.\n\n"
-            + document + f"\n\nQuestion: One variable in the text above is set to {value}, and others are set "
-            f"to it, one through the other. Which {HOPS + 1} variables have the value {value}? "
-            "Answer with their names, separated by commas.")
+            + document + f"\n\nQuestion: One variable in the text above is set to {value}, and "
+            f"others are set to it, one through the other. Which {HOPS + 1} variables have the "
+            f"value {value}? Answer with their names, separated by commas.")
     return Sample("vt", text, lead, tuple(names), 80)
 
 

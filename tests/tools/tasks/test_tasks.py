@@ -1,5 +1,6 @@
 """Tasks are what they say, follow from their seed, fit their length, and are judged rightly."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -10,7 +11,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from tools.tasks import facts, haystack, long_answers, manuals, report, ruler  # noqa: E402
+from tools.tasks import (asking, facts, haystack, long_answers, manuals, report,  # noqa: E402
+                         ruler)
 from tools.tasks.client import Scored, Setting  # noqa: E402
 from tools.tasks.sample import Sample, fit, seeded, stands_in  # noqa: E402
 
@@ -151,6 +153,25 @@ class ManualsTest(unittest.TestCase):
             manuals.part_of((at, at + manuals.SPAN), cut)
         with self.assertRaisesRegex(ValueError, "longer than"):
             manuals.parts(text, words, 100)
+
+    def test_questions_get_the_part_that_answers_them(self):
+        text = "\n\n".join(f"Paragraph {n} " + "of some words " * 20 for n in range(300))
+        asked = [one for one in manuals.questions() if one.manual == "ctest"]
+        places = {}
+        for n, one in enumerate(asked):
+            at = len(text) // (len(asked) + 1) * (n + 1)
+            places[one] = f"place-{n}"
+            text = f"{text[:at]} {places[one]} {one.key} {text[at:]}"
+
+        class Counting:
+            def count(self, text):
+                return words(text)
+        cuts = asking.Cuts({"ctest": text}, 1500)
+        for one, place in places.items():
+            sample = cuts.sample(Counting(), dataclasses.replace(one, place=place + " "))
+            self.assertLess(words(sample.text), 1500 - sample.most)
+            self.assertTrue(stands_in(one.key, sample.text.split(place)[1]))
+            self.assertTrue(sample.text.endswith(one.question))
 
     def test_a_wrong_place_is_told(self):
         text = "one two two " + "x " * manuals.SPAN + "three"
