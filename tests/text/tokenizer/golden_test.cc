@@ -105,8 +105,7 @@ TEST(ByteGapsGoldenTest, IdsAreThoseOfHuggingFace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenTest,
-                         testing::Values(GoldenCase{"llama", 2, false},
-                                         GoldenCase{"qwen", 3, true},
+                         testing::Values(GoldenCase{"llama", 2, false}, GoldenCase{"qwen", 3, true},
                                          GoldenCase{"mistral", 4, false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
