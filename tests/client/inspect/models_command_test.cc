@@ -13,7 +13,7 @@ namespace retroinfer::client {
 namespace {
 
 CommandResult Models(const std::vector<std::string>& arguments) {
-  return RunCommand(ModelsCommand, arguments, "no input is read");
+  return RunCommand(ModelsCommand, arguments);
 }
 
 TEST(ModelsCommandTest, PrintsTheTableOfFamilies) {
