@@ -95,9 +95,9 @@ class LayerReader {
                                         static_cast<size_t>(spec.shape[0]) * element, memory));
   }
   TurnedBias Turned(const std::vector<float>& bias) const {
-    // A norm behind the bias makes other vectors of it.
+    // A norm behind the bias makes other vectors of it; so does a rotation of a part of a head.
     if (LayerOf(config_, static_cast<uint32_t>(layer_)).rope &&
-        Find(TensorRole::kKeyNorm) == nullptr) {
+        config_.rotated_dims() == config_.head_dim && Find(TensorRole::kKeyNorm) == nullptr) {
       return TurnBias(config_.rope, config_.head_dim, config_.context_length, bias);
     }
     TurnedBias unturned{.means = std::vector<float>(bias.size())};
@@ -215,7 +215,8 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
       const auto group = static_cast<size_t>(balance.group_size_);
       for (size_t head = 0; head < static_cast<size_t>(heads); ++head) {
         std::vector<int8_t> found(half);
-        if (reader.MayChange()) {
+        // Pairs are numbers that RoPE turns together.
+        if (reader.MayChange() && config.rotated_dims() == config.head_dim) {
           found = ExponentsOf(PairMeans(squares.keys, head * each, each, half),
                               PairMeans(squares.queries, head * each * group, each * group, half));
         }

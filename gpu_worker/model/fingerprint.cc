@@ -49,6 +49,25 @@ void AddLayers(const ModelConfig& config, FingerprintBuilder& builder) {
   }
 }
 
+// What most models do not have, where it is.
+void AddExceptions(const ModelConfig& config, FingerprintBuilder& builder) {
+  const RopeConfig& rope = config.rope;
+  const auto add = [&builder](const char* name, double value, double usual) {
+    if (value != usual) builder.AddDouble(name, value);
+  };
+  add("rope.rotated_part", rope.rotated_part, 1);
+  add("rope.query_growth", rope.query_growth, 0);
+  if (rope.type == RopeConfig::Type::kLong) {
+    for (const double factor : rope.serves_long ? rope.long_factors : rope.short_factors) {
+      builder.AddDouble("rope.factor_of_pair", factor);
+    }
+  }
+  if (config.stored_head_dim != 0) builder.AddInt("stored_head_dim", config.stored_head_dim);
+  if (config.score_scale.has_value()) builder.AddDouble("score_scale", *config.score_scale);
+  add("embedding_multiplier", config.embedding_multiplier, 1);
+  add("residual_multiplier", config.residual_multiplier, 1);
+}
+
 void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& builder) {
   builder.AddInt("family", static_cast<int64_t>(config.family));
   builder.AddInt("hidden_size", config.hidden_size);
@@ -82,6 +101,7 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
     }
   }
   AddLayers(config, builder);
+  AddExceptions(config, builder);
   if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));
 }
 

@@ -38,7 +38,7 @@ MemoryNeed Transformer::MemoryOf(const ModelConfig& config, DType activation_dty
                                  const TransformerOptions& options) {
   MemoryNeed need;
   need[MemoryPurpose::kWeights] =
-      config.rope.InverseFrequencies(config.head_dim).size() * sizeof(float);
+      config.rope.InverseFrequencies(config.own_head_dim()).size() * sizeof(float);
   need[MemoryPurpose::kActivations] =
       Workspace::Bytes(config, activation_dtype, options.max_prefill_rows) +
       Workspace::Bytes(config, activation_dtype, options.max_decode_rows) +
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
 }
 
 absl::Status Transformer::UploadTables(Device& device, int64_t max_positions) {
-  const std::vector<float> inv_freq = config_.rope.InverseFrequencies(config_.head_dim);
+  const std::vector<float> inv_freq = config_.rope.InverseFrequencies(config_.own_head_dim());
   std::vector<int32_t> positions(static_cast<size_t>(max_positions));
   std::iota(positions.begin(), positions.end(), 0);
   const auto inv_freq_bytes = std::as_bytes(std::span(inv_freq));
@@ -115,7 +115,24 @@ absl::Status Transformer::UploadTables(Device& device, int64_t max_positions) {
 absl::Status Transformer::Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
                                const MatrixView& out) {
   return ops_.model().RmsNorm(
-      stream, {.in = in, .weight = weight, .epsilon = config_.rms_norm_epsilon, .out = out});
+      stream, {.in = in, .weight = weight, .epsilon = config_.hidden_epsilon(), .out = out});
+}
+
+absl::Status Transformer::NormHeads(Stream& stream, const MatrixView& heads,
+                                    const MatrixView& weight) {
+  return ops_.model().RmsNorm(
+      stream, {.in = heads, .weight = weight, .epsilon = config_.rms_norm_epsilon, .out = heads});
+}
+
+absl::Status Transformer::FindLogits(Stream& stream, const MatrixView& hidden,
+                                     const MatrixView& normed, const MatrixView& logits) {
+  RETURN_IF_ERROR(
+      ops_.model().RmsNorm(stream, {.in = hidden,
+                                    .weight = weights_.final_norm,
+                                    .epsilon = config_.hidden_epsilon(),
+                                    .scale = static_cast<float>(1 / config_.logits_divisor),
+                                    .out = normed}));
+  return Project(stream, *weights_.lm_head, normed, logits, false, true);
 }
 
 absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
@@ -128,12 +145,36 @@ absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
 
 absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                                     const Workspace::Views& rows) {
-  return ops_.model().RopeTable(
-      stream, {.positions = positions,
-               .inv_freq = inv_freq_.as<const float>(),
-               .attention_factor = static_cast<float>(config_.rope.attention_factor),
-               .cos = rows.cos,
-               .sin = rows.sin});
+  RopeTableArgs args = {.positions = positions,
+                        .inv_freq = inv_freq_.as<const float>(),
+                        .attention_factor = static_cast<float>(config_.rope.attention_factor),
+                        .cos = rows.cos,
+                        .sin = rows.sin};
+  RETURN_IF_ERROR(ops_.model().RopeTable(stream, args));
+  if (config_.rope.query_growth == 0) return absl::OkStatus();
+  args.growth = static_cast<float>(config_.rope.query_growth);
+  args.growth_positions = static_cast<int32_t>(config_.rope.original_positions);
+  args.cos = rows.query_cos;
+  args.sin = rows.query_sin;
+  return ops_.model().RopeTable(stream, args);
+}
+
+absl::Status Transformer::Rope(Stream& stream, const LayerWeights& weights,
+                               const Workspace::Views& rows) {
+  RopeArgs args = {.x = rows.qkv.Columns(0, config_.query_size() + config_.kv_size()),
+                   .head_dim = config_.head_dim,
+                   .rotated_dims = config_.rotated_dims(),
+                   .cos = rows.cos,
+                   .sin = rows.sin,
+                   .offsets = weights.key_offsets};
+  if (config_.rope.query_growth == 0) return ops_.model().Rope(stream, args);
+  args.x = rows.keys;
+  RETURN_IF_ERROR(ops_.model().Rope(stream, args));
+  args.x = rows.queries;
+  args.cos = rows.query_cos;
+  args.sin = rows.query_sin;
+  args.offsets = {};
+  return ops_.model().Rope(stream, args);
 }
 
 absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
@@ -142,16 +183,10 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
   RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
   RETURN_IF_ERROR(Project(stream, *weights.qkv, rows.normed, rows.qkv, false, decode));
   if (weights.spec.qk_norm) {
-    RETURN_IF_ERROR(Norm(stream, rows.queries, weights.q_norm, rows.queries));
-    RETURN_IF_ERROR(Norm(stream, rows.keys, weights.k_norm, rows.keys));
+    RETURN_IF_ERROR(NormHeads(stream, rows.queries, weights.q_norm));
+    RETURN_IF_ERROR(NormHeads(stream, rows.keys, weights.k_norm));
   }
-  if (!weights.spec.rope) return absl::OkStatus();
-  const MatrixView queries_and_keys = rows.qkv.Columns(0, config_.query_size() + config_.kv_size());
-  return ops_.model().Rope(stream, {.x = queries_and_keys,
-                                    .head_dim = config_.head_dim,
-                                    .cos = rows.cos,
-                                    .sin = rows.sin,
-                                    .offsets = weights.key_offsets});
+  return weights.spec.rope ? Rope(stream, weights, rows) : absl::OkStatus();
 }
 
 absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,
@@ -188,8 +223,10 @@ absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_
                                 const MatrixView& hidden) {
   RETURN_IF_ERROR(CheckMatrix("Embed: hidden", hidden, activation_dtype(),
                               static_cast<int64_t>(token_ids.size()), config_.hidden_size));
-  return ops_.model().Embedding(
-      stream, {.token_ids = token_ids, .table = weights_.embedding.Numbers(), .out = hidden});
+  return ops_.model().Embedding(stream, {.token_ids = token_ids,
+                                         .table = weights_.embedding.Numbers(),
+                                         .scale = config_.embedding_scale(),
+                                         .out = hidden});
 }
 
 absl::Status Transformer::CheckPieces(const MatrixView& hidden,
@@ -321,9 +358,7 @@ absl::Status Transformer::Logits(Stream& stream, const MatrixView& hidden,
       CheckMatrix("Logits: hidden", hidden, activation_dtype(), hidden.rows, config_.hidden_size));
   RETURN_IF_ERROR(
       CheckMatrix("Logits: logits", logits, DType::kF32, hidden.rows, config_.vocab_size));
-  const MatrixView normed = prefill_.Rows(hidden.rows).normed;
-  RETURN_IF_ERROR(Norm(stream, hidden, weights_.final_norm, normed));
-  return Project(stream, *weights_.lm_head, normed, logits, false, true);
+  return FindLogits(stream, hidden, prefill_.Rows(hidden.rows).normed, logits);
 }
 
 absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token_ids,
@@ -345,8 +380,7 @@ absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token
     RETURN_IF_ERROR(attention(layer, rows.queries, rows.keys, rows.values, rows.attention));
     RETURN_IF_ERROR(FinishLayer(stream, weights, rows.hidden, rows, true));
   }
-  RETURN_IF_ERROR(Norm(stream, rows.hidden, weights_.final_norm, rows.normed));
-  return Project(stream, *weights_.lm_head, rows.normed, logits, false, true);
+  return FindLogits(stream, rows.hidden, rows.normed, logits);
 }
 
 }  // namespace retroinfer

@@ -325,6 +325,7 @@ cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group
                             int64_t shared_ranks, int64_t max_places, const Job& job) {
   const auto kernel = group <= 2   ? SelectRow<2, kParts, Job>
                       : group <= 4 ? SelectRow<4, kParts, Job>
+                      : group <= 8 ? SelectRow<8, kParts, Job>
                                    : SelectRow<kMaxGroup, kParts, Job>;
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMaxSharedBytes));

@@ -20,7 +20,8 @@ namespace retroinfer::cpu::HWY_NAMESPACE {
 namespace {
 
 // One row of `cols` elements; `out` may be `in`.
-void NormalizeRow(const float* in, const float* weight, float epsilon, int64_t cols, float* out) {
+void NormalizeRow(const float* in, const float* weight, float epsilon, float scale, int64_t cols,
+                  float* out) {
   const FloatTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   auto squares = hn::Zero(d);
@@ -31,7 +32,7 @@ void NormalizeRow(const float* in, const float* weight, float epsilon, int64_t c
   }
   float sum = hn::GetLane(hn::SumOfLanes(d, squares));
   for (; i < cols; ++i) sum += in[i] * in[i];
-  const float factor = 1.0f / std::sqrt(sum / static_cast<float>(cols) + epsilon);
+  const float factor = scale / std::sqrt(sum / static_cast<float>(cols) + epsilon);
   const auto f = hn::Set(d, factor);
   for (i = 0; i + lanes <= cols; i += lanes) {
     hn::StoreU(hn::Mul(hn::Mul(hn::LoadU(d, in + i), f), hn::LoadU(d, weight + i)), d, out + i);
@@ -60,7 +61,8 @@ absl::Status RmsNorm(CpuStream& stream, const RmsNormArgs& args) {
         const auto* in = reinterpret_cast<const float*>(args.in.Rows(i, 1).data);
         auto* out = reinterpret_cast<float*>(args.out.Rows(i, 1).data);
         for (int64_t at = 0; at < args.in.cols; at += cols) {
-          HWY_DYNAMIC_DISPATCH(NormalizeRow)(in + at, weight, args.epsilon, cols, out + at);
+          HWY_DYNAMIC_DISPATCH(NormalizeRow)
+          (in + at, weight, args.epsilon, args.scale, cols, out + at);
         }
       }
     });
