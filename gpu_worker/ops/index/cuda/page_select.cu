@@ -431,9 +431,9 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   const int64_t parts = std::max<int64_t>(1, DivideUp(args.max_candidates, kCandidatesOfPart));
   const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.queries.rows));
-  const auto weigh = geometry.head_dim == 256   ? WeighPages<256>
-                     : geometry.head_dim == 128 ? WeighPages<128>
-                                                : WeighPages<64>;
+  const auto weigh = geometry.head_dim == 256   ? WeighKernel<256>(params.per_page)
+                     : geometry.head_dim == 128 ? WeighKernel<128>(params.per_page)
+                                                : WeighKernel<64>(params.per_page);
   // Each slice writes the same places of pages.
   RETURN_IF_ERROR(ForSlices(params.group, kProductHeads, [&](const GroupSlice& slice) {
     params.slice = slice;
