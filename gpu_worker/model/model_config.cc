@@ -214,11 +214,10 @@ absl::Status ReadHeads(const common::JsonReader& config, const Defaults& default
                                     kMaxGroupSize, " are"));
   }
   ASSIGN_OR_RETURN(const int64_t head_dim, ReadHeadDim(config, model, defaults, query_heads));
-  if (head_dim != 64 && head_dim != 128) {
-    return Unsupported(config, "head_dim",
-                       absl::StrCat("heads of ", head_dim,
-                                    " dimensions are not supported; 64 and 128 "
-                                    "are"));
+  if (!IsHeadDim(head_dim)) {
+    return Unsupported(
+        config, "head_dim",
+        absl::StrCat("heads of ", head_dim, " dimensions are not supported; 64, 128 and 256 are"));
   }
   model.num_query_heads = static_cast<uint32_t>(query_heads);
   model.num_kv_heads = static_cast<uint32_t>(kv_heads);

@@ -42,7 +42,7 @@ struct ModelConfig {
   uint32_t num_layers = 0;
   uint32_t num_query_heads = 0;
   uint32_t num_kv_heads = 0;
-  uint32_t head_dim = 0;  // 64 or 128
+  uint32_t head_dim = 0;  // one of kHeadDims
   // Newest tokens that a token sees in each layer, itself included; 0: all. Empty: all layers see
   // all tokens.
   std::vector<int32_t> layer_windows;

@@ -54,13 +54,12 @@ json MistralNemo() {
     "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
     "vocab_size": 131072})");
 }
-// As Seed-OSS 36B but for its 80 query heads: groups of 10 are more than attention takes.
 json SeedOss() {
   return json::parse(R"({"architectures": ["SeedOssForCausalLM"], "attention_bias": true,
     "attention_out_bias": false, "bos_token_id": 0, "eos_token_id": 2, "head_dim": 128,
     "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 27648,
     "max_position_embeddings": 524288, "mlp_bias": false, "model_type": "seed_oss",
-    "num_attention_heads": 64, "num_hidden_layers": 64, "num_key_value_heads": 8,
+    "num_attention_heads": 80, "num_hidden_layers": 64, "num_key_value_heads": 8,
     "residual_dropout": 0.1, "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"},
     "rope_theta": 10000000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
     "vocab_size": 155136})");
@@ -213,7 +212,8 @@ TEST(ModelConfigTest, SeedOss) {
   other.erase("head_dim");
   EXPECT_TRUE(Read(other)->qkv_bias);
   EXPECT_EQ(Read(other)->head_dim, 128u);
-  ExpectUnsupported(SeedOss(), "head_dim", nullptr, "80");
+  other["head_dim"] = nullptr;
+  EXPECT_EQ(Read(other)->head_dim, 64u);
 }
 
 TEST(ModelConfigTest, SmolLm3) {
@@ -320,7 +320,7 @@ TEST(ModelConfigTest, FeaturesThatWouldChangeTheResultAreUnsupported) {
   for (const json& base : Families()) {
     ExpectUnsupported(base, "num_experts", 8, "mixture of experts");
     ExpectUnsupported(base, "num_local_experts", 8, "mixture of experts");
-    ExpectUnsupported(base, "quantization_config", {{"quant_method", "awq"}}, "awq");
+    ExpectUnsupported(base, "quantization_config", {{"quant_method", "exl2"}}, "exl2");
     ExpectUnsupported(base, "dual_chunk_attention_config", {{"chunk_size", 262144}}, "dual chunk");
     ExpectUnsupported(base, "auto_map", json::object(), "code of their own");
     const bool has_biases = Read(base)->family == ModelFamily::kSeedOss;
@@ -329,12 +329,24 @@ TEST(ModelConfigTest, FeaturesThatWouldChangeTheResultAreUnsupported) {
     ExpectUnsupported(base, "mlp_bias", true);
     ExpectUnsupported(base, "use_mrope", true);
     ExpectUnsupported(base, "hidden_act", "gelu", "silu is");
-    ExpectUnsupported(base, "head_dim", 96, "64 and 128");
+    ExpectUnsupported(base, "head_dim", 192, "64, 128 and 256");
     ExpectUnsupported(base, "torch_dtype", "float8_e4m3fn");
     ExpectInvalid(base, "attention_bias", "yes");
     ExpectInvalid(base, "hidden_act", 7);
   }
-  ExpectUnsupported(Llama31(), "num_key_value_heads", 2, "16 query heads");
+  ExpectUnsupported(Llama31(), "num_key_value_heads", 1, "32 query heads");
+}
+
+TEST(ModelConfigTest, ShapesOfAttention) {
+  EXPECT_EQ(Read(SeedOss())->group_size(), 10u);
+  json wide = Qwen3();  // as the attention of Qwen3-235B-A22B
+  wide["num_attention_heads"] = 64;
+  wide["num_key_value_heads"] = 4;
+  EXPECT_EQ(Read(wide)->group_size(), 16u);
+  for (const uint32_t head_dim : kHeadDims) {
+    wide["head_dim"] = head_dim;
+    EXPECT_EQ(Read(wide)->head_dim, head_dim);
+  }
 }
 
 TEST(ModelConfigTest, SlidingWindowsAreUnsupportedWhereInUse) {

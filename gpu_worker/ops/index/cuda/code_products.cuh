@@ -11,7 +11,8 @@
 
 namespace retroinfer::cuda {
 
-constexpr int kTileTokens = 16;  // rows of a product
+constexpr int kTileTokens = 16;   // rows of a product
+constexpr int kProductHeads = 8;  // columns of a product: heads of a slice of the group
 
 // The codes of 16 tokens of one cluster, as a lane reads them: of tokens lane / 4 and lane / 4 + 8,
 // quarter lane % 4. Tokens that are not there have codes of another one.
@@ -51,7 +52,7 @@ template <int kDim>
 struct QueryPairs {
   uint32_t pairs[Tile<kDim>::kWords][8];
 
-  __device__ explicit QueryPairs(const __half (&turned)[kMaxGroup][kDim]) {
+  __device__ explicit QueryPairs(const __half (&turned)[kProductHeads][kDim]) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const __half* const query = turned[lane / 4] + lane % 4 * (kDim / 4);
 #pragma unroll

@@ -1,9 +1,9 @@
 // Two kernels. WeighPages reads the codes: a block takes kCandidatesOfPart candidates of one
 // (sequence, KV head). A warp multiplies the levels of 16 tokens of one cluster by the group's
-// turned queries, padded to 8 heads, on tensor cores, and adds up pages among its lanes: 16 tokens
-// from a multiple of 16 on are whole pages. Which places the pages have follows from the entries of
-// all candidates before them, which each block adds up itself. SelectRow (row_select.cuh) chooses
-// among the pages, whose masses are scores of places.
+// turned queries, padded to 8 heads (larger groups take several launches), on tensor cores, and
+// adds up pages among its lanes: 16 tokens from a multiple of 16 on are whole pages. Which places
+// the pages have follows from the entries of all candidates before them, which each block adds up
+// itself. SelectRow (row_select.cuh) chooses among the pages, whose masses are scores of places.
 //
 // Invariants:
 // * What is added in which order depends on the row alone: a page is added up by one warp, the same
@@ -29,17 +29,17 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-static_assert(kMaxGroup == kWarps);            // a warp turns a query
+static_assert(kProductHeads == kWarps);        // a warp turns a query
 constexpr int kCandidatesOfPart = 32;          // a lane each
 constexpr int32_t kMaxAloneCandidates = 3072;  // of a row that one block chooses for
 
 // What a part has of its candidates, and of the queries.
 template <int kDim>
 struct WeighShared {
-  alignas(16) __half turned[kMaxGroup][kDim];  // of length 1; zeros behind the group
-  float product_scale[kMaxGroup];              // of such a product, to be a logit
-  float half_variance[kMaxGroup];              // of a logit's error, over error^2
-  float scores[kMaxGroup][kCandidatesOfPart];
+  alignas(16) __half turned[kProductHeads][kDim];  // of length 1; zeros behind the slice
+  float product_scale[kProductHeads];              // of such a product, to be a logit
+  float half_variance[kProductHeads];              // of a logit's error, over error^2
+  float scores[kProductHeads][kCandidatesOfPart];
   int32_t number[kCandidatesOfPart];  // the cluster's block's, in the index
   int32_t first_code[kCandidatesOfPart];
   MetaBlockId blocks[kCandidatesOfPart][2];  // that hold the first code, and those behind it
@@ -73,6 +73,11 @@ struct Part {
   __device__ bool is_last() const { return first + kCandidatesOfPart >= num_candidates; }
 };
 
+// Of a slice's head, among all query heads of the batch.
+__device__ int64_t QueryRow(const PageSelectParams& params, const Part& part, int head) {
+  return part.row * params.group + params.slice.first + head;
+}
+
 // This lane's channels of the query that its warp turns; of none zeros.
 template <int kDim>
 struct QueryChannels {
@@ -81,13 +86,13 @@ struct QueryChannels {
 
   __device__ QueryChannels(const PageSelectParams& params, const Part& part) {
     const int head = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-    if (head >= params.group) return;
+    if (head >= params.slice.count) return;
     struct alignas(sizeof(__nv_bfloat16) * kPerLane) Loaded {
       __nv_bfloat16 numbers[kPerLane];
     };
     const Loaded loaded = reinterpret_cast<const Loaded*>(
         params.queries + blockIdx.z * params.query_stride +
-        (static_cast<int64_t>(part.head) * params.group + head) * kDim)[lane];
+        (static_cast<int64_t>(part.head) * params.group + params.slice.first + head) * kDim)[lane];
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) channels[j] = __bfloat162float(loaded.numbers[j]);
   }
@@ -167,9 +172,9 @@ __device__ void ReadCandidates(const PageSelectParams& params, const Part& part,
     const MetaBlockId block = BlockOf(part.index, number);
     entry = params.runs.Entries(block, params.layer, part.head)[in_block];
     first_code = params.runs.FirstCodes(block, params.layer, part.head)[in_block];
-    for (int g = 0; g < params.group; ++g) {
+    for (int g = 0; g < params.slice.count; ++g) {
       shared.scores[g][lane] =
-          params.scores[(part.row * params.group + g) * params.max_clusters + cluster];
+          params.scores[QueryRow(params, part, g) * params.max_clusters + cluster];
     }
     const CodePlace place = CodePlaceOf(number, first_code, 0);
     shared.blocks[lane][0] = BlockOf(part.index, place.block);
@@ -211,8 +216,8 @@ __device__ int32_t PlacePages(const PageSelectParams& params, const Part& part,
   // Places are chosen from 64 at a time.
   const int32_t padded = (end + 63) / 64 * 64;
   for (int32_t i = end + thread % 64; i < padded; i += 64) {
-    for (int32_t g = thread / 64; g < params.group; g += kThreads / 64) {
-      params.masses[(part.row * params.group + g) * params.max_pages + i] = -INFINITY;
+    for (int32_t g = thread / 64; g < params.slice.count; g += kThreads / 64) {
+      params.masses[QueryRow(params, part, g) * params.max_pages + i] = -INFINITY;
     }
   }
   if (thread == 0) {
@@ -246,7 +251,13 @@ __device__ Tile<kDim> ReadTile(const PageSelectParams& params, const Part& part,
         ahead < 2 ? shared.blocks[c][ahead] : BlockOf(part.index, place.block);
     const std::byte* const codes = params.runs.Codes(block, params.layer, part.head);
     const std::byte* const quarter = codes + place.in_block * (kDim / 4) + lane % 4 * (kDim / 16);
-    if constexpr (kDim == 128) {
+    if constexpr (kDim == 256) {
+      const uint4 words = __ldcs(reinterpret_cast<const uint4*>(quarter));
+      tile.words[r][0] = words.x;
+      tile.words[r][1] = words.y;
+      tile.words[r][2] = words.z;
+      tile.words[r][3] = words.w;
+    } else if constexpr (kDim == 128) {
       const uint2 words = __ldcs(reinterpret_cast<const uint2*>(quarter));
       tile.words[r][0] = words.x;
       tile.words[r][1] = words.y;
@@ -303,8 +314,8 @@ __device__ void WeighTile(const PageSelectParams& params, const Part& part, cons
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int head = 2 * (lane % 4) + h;
-      if (head >= params.group) continue;
-      const int64_t at = (part.row * params.group + head) * params.max_pages + place;
+      if (head >= params.slice.count) continue;
+      const int64_t at = QueryRow(params, part, head) * params.max_pages + place;
       params.masses[at] = logits[2 * r + h];
       params.rests[at] = lowered[2 * r + h];
     }
@@ -389,15 +400,21 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   RETURN_IF_ERROR(CheckCudaPageSelect(args));
   if (args.queries.rows == 0) return absl::OkStatus();
   const KvGeometry& geometry = args.pool.geometry;
-  const PageSelectParams params = ParamsOf(args);
+  PageSelectParams params = ParamsOf(args);
   const int64_t parts = std::max<int64_t>(1, DivideUp(args.max_candidates, kCandidatesOfPart));
   const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.queries.rows));
-  const auto weigh = geometry.head_dim == 128 ? WeighPages<128> : WeighPages<64>;
-  RETURN_IF_ERROR(
-      CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
-                                 weigh, params),
-                 "page_select"));
+  const auto weigh = geometry.head_dim == 256   ? WeighPages<256>
+                     : geometry.head_dim == 128 ? WeighPages<128>
+                                                : WeighPages<64>;
+  // Each slice writes the same places of pages.
+  RETURN_IF_ERROR(ForSlices(params.group, kProductHeads, [&](const GroupSlice& slice) {
+    params.slice = slice;
+    return CudaStatus(
+        LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()}, weigh,
+                        params),
+        "page_select");
+  }));
   const PageJob job{.weighed = params,
                     .budgets = args.budgets.device_data(),
                     .num_kv_heads = static_cast<int32_t>(geometry.num_kv_heads),

@@ -135,7 +135,7 @@ TEST_P(CudaPrefillKernelTest, AgreesWithThePlainKernelInAWindow) {
 
 TEST_P(CudaPrefillKernelTest, AResultDoesNotDependOnTheChunk) {
   if (!IsHere(GetParam())) GTEST_SKIP() << "not on this device";
-  for (const uint32_t head_dim : {64u, 128u}) {
+  for (const uint32_t head_dim : kHeadDims) {
     const Case c = {head_dim, 2, 3, 0, 1500};
     const auto kv = MakeKv(c, c.num_queries);
     const size_t cols = size_t{6} * c.head_dim;
