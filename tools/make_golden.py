@@ -80,6 +80,13 @@ def smollm3(**settings):
             "sliding_window": None, **COMMON, **settings}
 
 
+def gemma3(**settings):
+    return {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+            "attention_bias": False, "attn_logit_softcapping": None,
+            "final_logit_softcapping": None, "hidden_activation": "gelu_pytorch_tanh",
+            **{key: value for key, value in COMMON.items() if key != "hidden_act"}, **settings}
+
+
 # name -> (config.json, element type of a tensor, files)
 MODELS = {
     # The old form of config.json; groups of 8; two files with an index.
@@ -138,6 +145,28 @@ LATER_MODELS = {
 }
 
 
+# Windows that are shorter than the prompt. The roots of the hidden sizes are whole numbers, so that
+# embeddings are multiplied alike in every type.
+WINDOW_MODELS = {
+    # The older form, with what folders of one model have; the third layer sees all tokens.
+    "gemma3-d64-windows-bf16": (
+        gemma3(hidden_size=64, intermediate_size=88, num_attention_heads=4, num_key_value_heads=2,
+               head_dim=64, num_hidden_layers=3, sliding_window_pattern=3, sliding_window=24,
+               query_pre_attn_scalar=32, rope_theta=1000000, rope_local_base_freq=10000,
+               rope_scaling={"factor": 8.0, "rope_type": "linear"}, torch_dtype="bfloat16"),
+        lambda name: BF16, 1),
+    # The text part of a model that sees images, in the form of transformers 5, heads of 256.
+    "gemma3-d256-text-part-bf16": (
+        gemma3(hidden_size=36, intermediate_size=56, num_attention_heads=1, num_key_value_heads=1,
+               head_dim=256, vocab_size=101, eos_token_id=100, bos_token_id=None,
+               layer_types=["full_attention", "sliding_attention"], sliding_window=70,
+               rope_parameters={
+                   "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+               dtype="bfloat16"), None, 1),
+}
+
+
 def compressed_tensors(strategy, dynamic, **weights):
     """quantization_config as llm-compressor writes it."""
     activations = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": dynamic,
@@ -160,6 +189,10 @@ class Quantization:
         self.part, self.config, self.scale, self.storage = part, config, scale, storage
         self.input_scale, self.left_out, self.more = input_scale, left_out, more
         self.hf_quant_config = hf_quant_config
+
+    def folder_config(self, settings):
+        return settings if self.config is None else {**settings,
+                                                     "quantization_config": self.config}
 
     def covers(self, name):
         return name.endswith("_proj.weight") and not any(part in name for part in self.left_out)
@@ -198,6 +231,26 @@ class Quantization:
         for name in self.more:
             stored[name] = torch.rand((), generator=generator) + 0.01
         return stored, numbers
+
+
+class TextPart:
+    """A folder of a model that sees images, too: other names, and tensors that text does not need."""
+    hf_quant_config = None
+
+    def folder_config(self, settings):
+        text = {key: value for key, value in settings.items()
+                if key not in ("architectures", "dtype", "eos_token_id")}
+        return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+                "dtype": settings["dtype"], "eos_token_id": settings["eos_token_id"],
+                "image_token_index": 99, "mm_tokens_per_image": 4, "text_config": text,
+                "vision_config": {"hidden_size": 8, "model_type": "siglip_vision_model"}}
+
+    def apply(self, state, generator):
+        stored = {"language_model." + name: tensor for name, tensor in state.items()}
+        for name in ("vision_tower.vision_model.post_layernorm.weight",
+                     "multi_modal_projector.mm_soft_emb_norm.weight"):
+            stored[name] = torch.rand(8, generator=generator).to(BF16)
+        return stored, {name: tensor.float() for name, tensor in state.items()}
 
 
 FP8_SHAPE = {"hidden_size": 144, "intermediate_size": 200, "head_dim": 64, "vocab_size": 101,
@@ -239,7 +292,7 @@ def random_weights(config, storage, generator):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
-            value = 1 + 0.3 * noise
+            value = (0 if config.model_type == "gemma3_text" else 1) + 0.3 * noise
         elif parameter.dim() == 1:
             value = 0.5 * noise
         elif "embed_tokens" in name:
@@ -288,9 +341,7 @@ def make_quantized(folder, settings, quantization, generator, numbers_folder):
     write_json(numbers_folder / "config.json", {**settings, "torch_dtype": "float32"})
     save_weights(numbers_folder, numbers, 1)
     save_weights(folder, stored, 1)
-    if quantization.config is not None:
-        write_json(folder / "config.json",
-                   {**settings, "quantization_config": quantization.config})
+    write_json(folder / "config.json", quantization.folder_config(settings))
     if quantization.hf_quant_config is not None:
         write_json(folder / "hf_quant_config.json", quantization.hf_quant_config)
 
@@ -343,7 +394,9 @@ def main():
     quantized = [(name, (settings, None, 1, seed + 101, quantization))
                  for seed, (name, (settings, quantization)) in enumerate(sorted(QUANTIZED.items()))]
     later = [(name, (*model, seed + 201)) for seed, (name, model) in enumerate(LATER_MODELS.items())]
-    for name, model in plain + quantized + later:
+    windows = [(name, (*model, seed + 301, None if model[1] else TextPart()))
+               for seed, (name, model) in enumerate(WINDOW_MODELS.items())]
+    for name, model in plain + quantized + later + windows:
         if arguments.only not in name:
             continue
         folder = arguments.out / name

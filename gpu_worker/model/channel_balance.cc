@@ -46,6 +46,7 @@ class LayerReader {
   // Whether what would change can be multiplied by powers of two.
   bool MayChange() const {
     const bool by_norm = Find(TensorRole::kKeyNorm) != nullptr;
+    if (by_norm && config_.norm_offset != 0) return false;  // a product and a sum
     const auto roles = by_norm ? std::vector{TensorRole::kQueryNorm, TensorRole::kKeyNorm}
                                : std::vector{TensorRole::kQuery, TensorRole::kKey,
                                              TensorRole::kQueryBias, TensorRole::kKeyBias};

@@ -49,6 +49,31 @@ void AddLayers(const ModelConfig& config, FingerprintBuilder& builder) {
   }
 }
 
+void AddRope(const RopeConfig& rope, FingerprintBuilder& builder) {
+  builder.AddInt("rope.type", static_cast<int64_t>(rope.type));
+  builder.AddDouble("rope.theta", rope.theta);
+  builder.AddDouble("rope.factor", rope.factor);
+  builder.AddDouble("rope.low_freq_factor", rope.low_freq_factor);
+  builder.AddDouble("rope.high_freq_factor", rope.high_freq_factor);
+  builder.AddInt("rope.original_positions", rope.original_positions);
+  builder.AddDouble("rope.beta_fast", rope.beta_fast);
+  builder.AddDouble("rope.beta_slow", rope.beta_slow);
+  builder.AddInt("rope.truncate", rope.truncate);
+  builder.AddDouble("rope.attention_factor", rope.attention_factor);
+}
+
+// What models with window layers have beside that. The windows are in the fingerprint of segments.
+void AddWindowSettings(const ModelConfig& config, FingerprintBuilder& builder) {
+  if (config.window_rope.has_value()) {
+    builder.AddInt("window_rope", 1);
+    AddRope(*config.window_rope, builder);
+  }
+  if (config.attention_divisor != 0) {
+    builder.AddDouble("attention_divisor", config.attention_divisor);
+  }
+  if (config.embedding_scale != 1) builder.AddDouble("embedding_scale", config.embedding_scale);
+}
+
 void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& builder) {
   builder.AddInt("family", static_cast<int64_t>(config.family));
   builder.AddInt("hidden_size", config.hidden_size);
@@ -62,16 +87,7 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
   builder.AddInt("tie_word_embeddings", config.tie_word_embeddings);
   builder.AddInt("qkv_bias", config.qkv_bias);
   builder.AddInt("qk_norm", config.qk_norm);
-  builder.AddInt("rope.type", static_cast<int64_t>(config.rope.type));
-  builder.AddDouble("rope.theta", config.rope.theta);
-  builder.AddDouble("rope.factor", config.rope.factor);
-  builder.AddDouble("rope.low_freq_factor", config.rope.low_freq_factor);
-  builder.AddDouble("rope.high_freq_factor", config.rope.high_freq_factor);
-  builder.AddInt("rope.original_positions", config.rope.original_positions);
-  builder.AddDouble("rope.beta_fast", config.rope.beta_fast);
-  builder.AddDouble("rope.beta_slow", config.rope.beta_slow);
-  builder.AddInt("rope.truncate", config.rope.truncate);
-  builder.AddDouble("rope.attention_factor", config.rope.attention_factor);
+  AddRope(config.rope, builder);
   if (config.quantization.has_value()) {
     const StoredForm& form = config.quantization->form;
     builder.AddInt("scaled_part", static_cast<int64_t>(form.part));
@@ -82,6 +98,7 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
     }
   }
   AddLayers(config, builder);
+  AddWindowSettings(config, builder);
   if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));
 }
 

@@ -6,14 +6,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/gemma3_config.h"
 #include "gpu_worker/model/model_limits.h"
 
 namespace retroinfer {
 namespace {
 
-// What transformers takes for keys that are not there.
+// What transformers takes for keys that are not there. 0: they must be there.
 struct Defaults {
   int64_t head_dim = 0;  // 0: the hidden size over the query heads
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t vocab_size = 0;
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t max_positions = 0;
   bool tie_word_embeddings = false;
   double rope_theta = kDefaultRopeTheta;
 };
@@ -21,12 +29,23 @@ constexpr Defaults kCommon;
 constexpr Defaults kLargeHeads = {.head_dim = 128};
 constexpr Defaults kOfSmolLm3 = {.tie_word_embeddings = true, .rope_theta = 2e6};
 
+constexpr Defaults kOfGemma3 = {.head_dim = 256,
+                                .num_layers = 26,
+                                .hidden_size = 2304,
+                                .intermediate_size = 9216,
+                                .vocab_size = 262'208,
+                                .query_heads = 8,
+                                .kv_heads = 4,
+                                .max_positions = 131'072,
+                                .tie_word_embeddings = true};
+
 struct Family {
   const char* architecture;
   const char* model_type;
   ModelFamily family;
   const TensorNames* names;
   Defaults defaults;
+  const char* text_key = nullptr;  // of the object that describes the text part of the model
 };
 constexpr Family kFamilies[] = {
     {"LlamaForCausalLM", "llama", ModelFamily::kLlama, &kLlamaNames, kCommon},
@@ -35,10 +54,14 @@ constexpr Family kFamilies[] = {
     {"MistralForCausalLM", "mistral", ModelFamily::kMistral, &kLlamaNames, kCommon},
     {"SeedOssForCausalLM", "seed_oss", ModelFamily::kSeedOss, &kLlamaNames, kLargeHeads},
     {"SmolLM3ForCausalLM", "smollm3", ModelFamily::kSmolLm3, &kLlamaNames, kOfSmolLm3},
+    {"Gemma3ForCausalLM", "gemma3_text", ModelFamily::kGemma3, &kGemma3Names, kOfGemma3},
+    {"Gemma3ForConditionalGeneration", "gemma3", ModelFamily::kGemma3, &kGemma3TextNames, kOfGemma3,
+     "text_config"},
 };
 constexpr char kSupported[] =
     "LlamaForCausalLM (Llama 3 to 3.2), Qwen2ForCausalLM (Qwen2.5), Qwen3ForCausalLM, "
-    "MistralForCausalLM, SeedOssForCausalLM and SmolLM3ForCausalLM are";
+    "MistralForCausalLM, SeedOssForCausalLM, SmolLM3ForCausalLM, Gemma3ForCausalLM and the text "
+    "part of Gemma3ForConditionalGeneration are";
 
 absl::Status Unsupported(const common::JsonReader& config, const std::string& key,
                          const std::string& problem) {
@@ -168,6 +191,7 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
   }
   RETURN_IF_ERROR(RefuseBiases(config, family));
   RETURN_IF_ERROR(RefuseFlag(config, "use_mrope", "multimodal RoPE is not supported"));
+  if (family == ModelFamily::kGemma3) return absl::OkStatus();  // gemma3_config.h has the rest
   if (config.Has("hidden_act")) {
     ASSIGN_OR_RETURN(const std::string activation, config.String("hidden_act"));
     if (activation != "silu" && activation != "swish") {
@@ -176,6 +200,11 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
     }
   }
   return RefuseSlidingWindow(config, family, num_layers);
+}
+
+absl::StatusOr<int64_t> IntOrDefault(const common::JsonReader& config, const char* key,
+                                     int64_t absent, int64_t max) {
+  return absent == 0 ? config.Int(key, 1, max) : config.IntOr(key, absent, 1, max);
 }
 
 // Of the head's dimensions: a value, or null for the hidden size over the query heads, or nothing.
@@ -196,12 +225,14 @@ absl::StatusOr<int64_t> ReadHeadDim(const common::JsonReader& config, const Mode
 
 absl::Status ReadHeads(const common::JsonReader& config, const Defaults& defaults,
                        ModelConfig& model) {
-  ASSIGN_OR_RETURN(const int64_t query_heads, config.Int("num_attention_heads", 1, kMaxHeads));
+  ASSIGN_OR_RETURN(const int64_t query_heads,
+                   IntOrDefault(config, "num_attention_heads", defaults.query_heads, kMaxHeads));
   // Llama's default is one KV head for each query head; others' is a number of one of their models.
   const bool may_lack = model.family == ModelFamily::kLlama;
   ASSIGN_OR_RETURN(const int64_t kv_heads,
-                   may_lack ? config.IntOr("num_key_value_heads", query_heads, 1, kMaxHeads)
-                            : config.Int("num_key_value_heads", 1, kMaxHeads));
+                   may_lack
+                       ? config.IntOr("num_key_value_heads", query_heads, 1, kMaxHeads)
+                       : IntOrDefault(config, "num_key_value_heads", defaults.kv_heads, kMaxHeads));
   if (query_heads % kv_heads != 0) {
     return config.Error(
         "num_key_value_heads",
@@ -267,10 +298,19 @@ absl::Status ReadLayersWithoutRope(const common::JsonReader& config, ModelConfig
   return absl::OkStatus();
 }
 
+// The list of the outermost object that has one.
+absl::Status ReadEosTokens(const common::JsonReader& config, ModelConfig& model) {
+  if (!config.Has("eos_token_id") || !model.eos_token_ids.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto ids,
+                   config.IntList("eos_token_id", 0, model.vocab_size - 1, kMaxEosTokens));
+  model.eos_token_ids.assign(ids.begin(), ids.end());
+  return absl::OkStatus();
+}
+
 // What the layers of one family have and others do not.
 absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
   model.qkv_bias = model.family == ModelFamily::kQwen2;
-  model.qk_norm = model.family == ModelFamily::kQwen3;
+  model.qk_norm = model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kGemma3;
   if (model.family == ModelFamily::kSeedOss) {
     ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", true));
   }
@@ -294,6 +334,8 @@ std::string_view ModelFamilyName(ModelFamily family) {
       return "seed_oss";
     case ModelFamily::kSmolLm3:
       return "smollm3";
+    case ModelFamily::kGemma3:
+      return "gemma3";
   }
   return "unknown";
 }
@@ -306,39 +348,54 @@ std::string_view ModelArchitecture(ModelFamily family) {
 }
 
 int64_t ContextLengthOf(const ModelConfig& config) {
+  // Gemma's positions are those behind its linear scaling.
+  const bool is_scaled =
+      config.family == ModelFamily::kGemma3 && config.rope.type == RopeConfig::Type::kLinear;
+  if (is_scaled) return config.max_positions;
   return std::min(config.rope.ContextLength(config.max_positions), kMaxModelPositions);
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
+absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& whole,
                                             const common::JsonReader* hf_quant_config) {
   ModelConfig model;
-  ASSIGN_OR_RETURN(const Family family, ReadFamily(config));
+  ASSIGN_OR_RETURN(const Family family, ReadFamily(whole));
+  common::JsonReader config = whole;
+  if (family.text_key != nullptr) {
+    ASSIGN_OR_RETURN(config, whole.Object(family.text_key));
+  }
   model.family = family.family;
   model.names = family.names;
-  ASSIGN_OR_RETURN(const int64_t num_layers, config.Int("num_hidden_layers", 1, kMaxLayers));
+  const Defaults& defaults = family.defaults;
+  ASSIGN_OR_RETURN(const int64_t num_layers,
+                   IntOrDefault(config, "num_hidden_layers", defaults.num_layers, kMaxLayers));
   model.num_layers = static_cast<uint32_t>(num_layers);
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));
-  ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(config, hf_quant_config));
-  ASSIGN_OR_RETURN(model.hidden_size, config.Int("hidden_size", 1, kMaxHidden));
-  ASSIGN_OR_RETURN(model.intermediate_size, config.Int("intermediate_size", 1, kMaxIntermediate));
-  ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocabSize));
-  RETURN_IF_ERROR(ReadHeads(config, family.defaults, model));
-  ASSIGN_OR_RETURN(model.max_positions,
-                   config.Int("max_position_embeddings", 1, kMaxModelPositions));
-  ASSIGN_OR_RETURN(model.rope,
-                   ReadRopeConfig(config, model.max_positions, family.defaults.rope_theta));
-  model.context_length = ContextLengthOf(model);
+  ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(whole, hf_quant_config));
+  ASSIGN_OR_RETURN(model.hidden_size,
+                   IntOrDefault(config, "hidden_size", defaults.hidden_size, kMaxHidden));
+  ASSIGN_OR_RETURN(
+      model.intermediate_size,
+      IntOrDefault(config, "intermediate_size", defaults.intermediate_size, kMaxIntermediate));
+  ASSIGN_OR_RETURN(model.vocab_size,
+                   IntOrDefault(config, "vocab_size", defaults.vocab_size, kMaxVocabSize));
+  RETURN_IF_ERROR(ReadHeads(config, defaults, model));
+  ASSIGN_OR_RETURN(model.max_positions, IntOrDefault(config, "max_position_embeddings",
+                                                     defaults.max_positions, kMaxModelPositions));
   ASSIGN_OR_RETURN(const double epsilon, config.NumberOr("rms_norm_eps", 1e-6, 1e-12, 1.0));
   model.rms_norm_epsilon = static_cast<float>(epsilon);
   ASSIGN_OR_RETURN(model.tie_word_embeddings,
-                   config.BoolOr("tie_word_embeddings", family.defaults.tie_word_embeddings));
-  RETURN_IF_ERROR(ReadLayers(config, model));
-  RETURN_IF_ERROR(ReadDType(config, model));
-  if (config.Has("eos_token_id")) {
-    ASSIGN_OR_RETURN(const auto ids,
-                     config.IntList("eos_token_id", 0, model.vocab_size - 1, kMaxEosTokens));
-    model.eos_token_ids.assign(ids.begin(), ids.end());
+                   config.BoolOr("tie_word_embeddings", defaults.tie_word_embeddings));
+  for (const common::JsonReader& reader : {config, whole}) {
+    RETURN_IF_ERROR(ReadDType(reader, model));
+    RETURN_IF_ERROR(ReadEosTokens(reader, model));
   }
+  if (model.family == ModelFamily::kGemma3) {
+    RETURN_IF_ERROR(ReadGemma3(config, model));
+  } else {
+    ASSIGN_OR_RETURN(model.rope, ReadRopeConfig(config, model.max_positions, defaults.rope_theta));
+  }
+  RETURN_IF_ERROR(ReadLayers(config, model));
+  model.context_length = ContextLengthOf(model);
   return model;
 }
 

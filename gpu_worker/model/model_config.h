@@ -2,7 +2,8 @@
 //
 // Supported families: Llama 3, 3.1 and 3.2 (LlamaForCausalLM), Qwen2.5 (Qwen2ForCausalLM), Qwen3
 // (Qwen3ForCausalLM), Mistral without a sliding window (MistralForCausalLM), Seed-OSS
-// (SeedOssForCausalLM) and SmolLM3 (SmolLM3ForCausalLM), dense. A setting that would change the
+// (SeedOssForCausalLM), SmolLM3 (SmolLM3ForCausalLM) and the text part of Gemma 3
+// (Gemma3ForCausalLM, Gemma3ForConditionalGeneration), dense. A setting that would change the
 // result and is not implemented is refused: a model gives right answers or none. What a config.json
 // leaves out is what transformers takes for that family.
 #pragma once
@@ -21,6 +22,7 @@
 #include "gpu_worker/model/rope_config.h"
 #include "gpu_worker/model/tensor_names.h"
 #include "gpu_worker/model/weight_quantization.h"
+#include "gpu_worker/ops/model/silu_mul.h"
 
 namespace retroinfer {
 
@@ -32,6 +34,7 @@ enum class ModelFamily : uint32_t {
   kMistral = 4,
   kSeedOss = 5,
   kSmolLm3 = 6,
+  kGemma3 = 16,
 };
 
 struct ModelConfig {
@@ -50,10 +53,16 @@ struct ModelConfig {
   int64_t max_positions = 0;   // max_position_embeddings
   int64_t context_length = 0;  // tokens that the model is made for, RoPE scaling included
   float rms_norm_epsilon = 0;
+  float norm_offset = 0;      // added to the weights of norms: Gemma stores them less 1
+  float embedding_scale = 1;  // of what tokens are embedded as: Gemma
   RopeConfig rope;
+  std::optional<RopeConfig> window_rope;  // of window layers; none: theirs is `rope`
+  double attention_divisor = 0;  // scores are divided by its root; 0: the head's dimensions
+  GatedActivation activation = GatedActivation::kSilu;
   bool tie_word_embeddings = false;  // the output projection is the embedding table
   bool qkv_bias = false;             // Qwen2, Seed-OSS
-  bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
+  bool qk_norm = false;     // RMSNorm of every query and key head before RoPE: Qwen3, Gemma
+  bool post_norms = false;  // norms of what attention and feed-forward networks add, too: Gemma
   std::vector<uint32_t> layers_without_rope;  // SmolLM3
   // What the weights are meant to be computed in; none: in what they are stored.
   std::optional<DType> dtype;
@@ -66,7 +75,10 @@ struct ModelConfig {
     return layer_windows.empty() ? 0 : layer_windows[layer];
   }
   // Scores of attention are queries times keys, times this.
-  float attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
+  float attention_scale() const {
+    if (attention_divisor == 0) return 1.0f / std::sqrt(static_cast<float>(head_dim));
+    return static_cast<float>(1 / std::sqrt(attention_divisor));
+  }
   // Query heads that share a KV head.
   uint32_t group_size() const { return num_query_heads / num_kv_heads; }
   KvGeometry geometry(const KvFormat& kv_format) const {

@@ -361,6 +361,10 @@ MatrixView& LayerWeights::Norm(TensorRole role) {
       return mlp_norm;
     case TensorRole::kQueryNorm:
       return q_norm;
+    case TensorRole::kPostAttentionNorm:
+      return post_attention_norm;
+    case TensorRole::kPostFeedForwardNorm:
+      return post_mlp_norm;
     default:
       RI_CHECK(role == TensorRole::kKeyNorm);
       return k_norm;

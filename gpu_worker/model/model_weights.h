@@ -23,8 +23,10 @@ struct LayerWeights {
   LayerSpec spec;
   MatrixView attention_norm;                // [1, hidden]
   MatrixView mlp_norm;                      // [1, hidden]
-  MatrixView q_norm;                        // [1, head_dim]; Qwen3 only
-  MatrixView k_norm;                        // [1, head_dim]; Qwen3 only
+  MatrixView q_norm;                        // [1, head_dim]; with LayerSpec::qk_norm
+  MatrixView k_norm;                        // [1, head_dim]
+  MatrixView post_attention_norm;           // [1, hidden]; with LayerSpec::post_norms
+  MatrixView post_mlp_norm;                 // [1, hidden]
   std::unique_ptr<PreparedLinear> qkv;      // hidden -> Q + 2 K: queries, keys, values
   std::unique_ptr<PreparedLinear> o;        // Q -> hidden
   std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up

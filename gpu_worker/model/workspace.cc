@@ -12,7 +12,7 @@ constexpr size_t kAlignment = 256;
 
 // Where each part begins, in bytes.
 struct Offsets {
-  size_t hidden, normed, cos, sin, qkv, attention, gate_up, end;
+  size_t hidden, normed, cos, sin, window_cos, window_sin, qkv, attention, gate_up, end;
 };
 
 Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
@@ -29,6 +29,9 @@ Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
   offsets.normed = take(config.hidden_size, element);
   offsets.cos = take(config.head_dim / 2, sizeof(float));
   offsets.sin = take(config.head_dim / 2, sizeof(float));
+  const int64_t of_windows = config.window_rope.has_value() ? config.head_dim / 2 : 0;
+  offsets.window_cos = take(of_windows, sizeof(float));
+  offsets.window_sin = take(of_windows, sizeof(float));
   const size_t shared = used;
   offsets.qkv = take(config.query_size() + 2 * config.kv_size(), element);
   offsets.attention = take(config.query_size(), element);
@@ -56,7 +59,8 @@ absl::StatusOr<Workspace> Workspace::Create(Device& device, const ModelConfig& c
     return MatrixView::Dense(workspace.buffer_.bytes().subspan(offset, bytes), dtype, max_rows,
                              cols);
   };
-  const auto table = [&](size_t offset) {
+  const auto table = [&](size_t offset, bool is_there = true) {
+    if (!is_there) return DeviceSpan<float>();
     return workspace.buffer_.as<float>().subspan(
         offset / sizeof(float), static_cast<size_t>(max_rows) * config.head_dim / 2);
   };
@@ -65,6 +69,8 @@ absl::StatusOr<Workspace> Workspace::Create(Device& device, const ModelConfig& c
                     .normed = matrix(offsets.normed, config.hidden_size),
                     .cos = table(offsets.cos),
                     .sin = table(offsets.sin),
+                    .window_cos = table(offsets.window_cos, config.window_rope.has_value()),
+                    .window_sin = table(offsets.window_sin, config.window_rope.has_value()),
                     .qkv = qkv,
                     .queries = qkv.Columns(0, config.query_size()),
                     .keys = qkv.Columns(config.query_size(), config.kv_size()),
@@ -82,6 +88,8 @@ Workspace::Views Workspace::Rows(int64_t rows) const {
           .normed = max_.normed.Rows(0, rows),
           .cos = max_.cos.first(table_size),
           .sin = max_.sin.first(table_size),
+          .window_cos = max_.window_cos.first(std::min(table_size, max_.window_cos.size())),
+          .window_sin = max_.window_sin.first(std::min(table_size, max_.window_sin.size())),
           .qkv = max_.qkv.Rows(0, rows),
           .queries = max_.queries.Rows(0, rows),
           .keys = max_.keys.Rows(0, rows),

@@ -34,6 +34,9 @@ class Workspace {
     MatrixView normed;      // [rows, hidden]
     DeviceSpan<float> cos;  // [rows, head_dim / 2]
     DeviceSpan<float> sin;  // [rows, head_dim / 2]
+    // The same of window layers, if their RoPE is another one; empty without.
+    DeviceSpan<float> window_cos;
+    DeviceSpan<float> window_sin;
     MatrixView qkv;         // [rows, (query_heads + 2 * kv_heads) * head_dim]: the next three
     MatrixView queries;     // [rows, query_heads * head_dim]
     MatrixView keys;        // [rows, kv_heads * head_dim]
