@@ -87,6 +87,27 @@ def gemma3(**settings):
             **{key: value for key, value in COMMON.items() if key != "hidden_act"}, **settings}
 
 
+def granite(**settings):
+    return {"architectures": ["GraniteForCausalLM"], "model_type": "granite",
+            "attention_bias": False, "mlp_bias": False, **COMMON, **settings}
+
+
+def phi3(**settings):
+    return {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False,
+            "sliding_window": None, "pad_token_id": None, **COMMON, **settings}
+
+
+def ministral3(**settings):
+    return {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3",
+            "sliding_window": None, "pad_token_id": None, **COMMON, **settings}
+
+
+# Factors of LongRoPE for so many pairs of dimensions.
+def longrope(pairs):
+    return {"type": "longrope", "short_factor": [1 + 0.01 * i for i in range(pairs)],
+            "long_factor": [1 + 0.5 * i for i in range(pairs)]}
+
+
 # name -> (config.json, element type of a tensor, files)
 MODELS = {
     # The old form of config.json; groups of 8; two files with an index.
@@ -142,6 +163,52 @@ LATER_MODELS = {
                 no_rope_layers=[1, 0], vocab_size=101, eos_token_id=100,
                 pad_token_id=None, bos_token_id=None, torch_dtype="bfloat16"),
         lambda name: BF16, 1),
+    # As Gemma 3's heads, and a group of 10 as in Seed-OSS 36B.
+    "llama-d256-untied-bf16": (
+        llama(hidden_size=64, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1,
+              head_dim=256, num_hidden_layers=1, vocab_size=101, eos_token_id=100,
+              bos_token_id=None, rope_theta=10000.0, torch_dtype="bfloat16",
+              tie_word_embeddings=False), lambda name: BF16, 1),
+    "seedoss-d64-group10-bf16": (
+        seed_oss(hidden_size=40, intermediate_size=40, num_attention_heads=10,
+                 num_key_value_heads=1, head_dim=64, vocab_size=101, eos_token_id=100,
+                 bos_token_id=None, rope_theta=10000000.0, torch_dtype="bfloat16",
+                 tie_word_embeddings=False), lambda name: BF16, 1),
+    # Multipliers of another size than Granite's own, with which random layers would add nothing.
+    "granite-d64-tied-bf16": (
+        granite(hidden_size=128, intermediate_size=56, num_attention_heads=2,
+                num_key_value_heads=1, vocab_size=101, eos_token_id=100, bos_token_id=None,
+                pad_token_id=None, rope_theta=10000.0, embedding_multiplier=0.75,
+                residual_multiplier=0.6, logits_scaling=3.0, attention_multiplier=0.2,
+                torch_dtype="bfloat16", tie_word_embeddings=True), lambda name: BF16, 1),
+    # As Phi-4-mini: three quarters of a head are turned, by the factors of long contexts.
+    "phi3-d64-partial-long-bf16": (
+        phi3(hidden_size=256, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2,
+             partial_rotary_factor=0.75, original_max_position_embeddings=64,
+             rope_scaling=longrope(24), vocab_size=101, eos_token_id=100, bos_token_id=None,
+             num_hidden_layers=1, torch_dtype="bfloat16", tie_word_embeddings=True),
+        lambda name: BF16, 1),
+    # As Phi-3-mini: heads of 96; the context is the original one.
+    "phi3-d96-short-f16": (
+        phi3(hidden_size=192, intermediate_size=40, num_attention_heads=2, num_key_value_heads=2,
+             original_max_position_embeddings=256, rope_scaling=longrope(48), vocab_size=101,
+             eos_token_id=100, bos_token_id=None, num_hidden_layers=1, torch_dtype="float16",
+             tie_word_embeddings=False), lambda name: F16, 1),
+    "llama-d80-untied-bf16": (
+        llama(hidden_size=96, intermediate_size=40, num_attention_heads=3, num_key_value_heads=1,
+              head_dim=80, vocab_size=101, eos_token_id=100, bos_token_id=None,
+              rope_theta=10000.0, torch_dtype="bfloat16", tie_word_embeddings=False),
+        lambda name: BF16, 2),
+    # Queries grow from token 32 on.
+    "ministral3-d64-yarn-bf16": (
+        ministral3(hidden_size=96, intermediate_size=56, num_attention_heads=4,
+                   num_key_value_heads=1, head_dim=64, vocab_size=101, eos_token_id=100,
+                   bos_token_id=None, torch_dtype="bfloat16", tie_word_embeddings=False,
+                   rope_parameters={"type": "yarn", "rope_theta": 1000000.0, "factor": 8.0,
+                                    "original_max_position_embeddings": 32,
+                                    "max_position_embeddings": 256, "beta_fast": 32.0,
+                                    "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+                                    "llama_4_scaling_beta": 0.1}), lambda name: BF16, 1),
 }
 
 

@@ -68,6 +68,7 @@ absl::Status ModelSource::OpenModel(const ServedEngineOptions& options) {
   name_ = model->name();
   ASSIGN_OR_RETURN(config_, model->ReadConfig());
   RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config_));
+  ServeContexts(options.max_model_len, config_);
   ASSIGN_OR_RETURN(generation_, model->ReadGeneration(config_));
   ASSIGN_OR_RETURN(tokenizer_, model->ReadTokenizer());
   ASSIGN_OR_RETURN(checkpoint_, model->OpenWeights(config_));
@@ -93,6 +94,7 @@ absl::Status ModelSource::OpenDummy(const ServedEngineOptions& options) {
   int64_t longest = options.max_model_len;
   if (longest == 0 && options.synthetic_context != 0) longest = kSyntheticRequestTokens;
   config_.context_length = std::max(config_.context_length, options.synthetic_context + longest);
+  ServeContexts(options.max_model_len, config_);
 
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = absl::NotFoundError("no model");
   if (model != nullptr) tokenizer = model->ReadTokenizer();

@@ -197,7 +197,8 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
       const auto group = static_cast<size_t>(balance.group_size_);
       for (size_t head = 0; head < static_cast<size_t>(heads); ++head) {
         std::vector<int8_t> found(half);
-        if (reader.MayChange()) {
+        // Pairs are numbers that RoPE turns together.
+        if (reader.MayChange() && config.rotated_dims() == config.head_dim) {
           found = ExponentsOf(PairMeans(squares.keys, head * each, each, half),
                               PairMeans(squares.queries, head * each * group, each * group, half));
         }

@@ -62,16 +62,28 @@ void AddRope(const RopeConfig& rope, FingerprintBuilder& builder) {
   builder.AddDouble("rope.attention_factor", rope.attention_factor);
 }
 
-// What models with window layers have beside that. The windows are in the fingerprint of segments.
-void AddWindowSettings(const ModelConfig& config, FingerprintBuilder& builder) {
+// What most models do not have, where it is.
+void AddExceptions(const ModelConfig& config, FingerprintBuilder& builder) {
+  const RopeConfig& rope = config.rope;
+  const auto add = [&builder](const char* name, double value, double usual) {
+    if (value != usual) builder.AddDouble(name, value);
+  };
+  add("rope.rotated_part", rope.rotated_part, 1);
+  add("rope.query_growth", rope.query_growth, 0);
+  if (rope.type == RopeConfig::Type::kLong) {
+    for (const double factor : rope.serves_long ? rope.long_factors : rope.short_factors) {
+      builder.AddDouble("rope.factor_of_pair", factor);
+    }
+  }
+  if (config.stored_head_dim != 0) builder.AddInt("stored_head_dim", config.stored_head_dim);
+  if (config.score_scale.has_value()) builder.AddDouble("score_scale", *config.score_scale);
+  add("embedding_multiplier", config.embedding_multiplier, 1);
+  add("residual_multiplier", config.residual_multiplier, 1);
+  // The windows themselves are in the fingerprint of segments.
   if (config.window_rope.has_value()) {
     builder.AddInt("window_rope", 1);
     AddRope(*config.window_rope, builder);
   }
-  if (config.attention_divisor != 0) {
-    builder.AddDouble("attention_divisor", config.attention_divisor);
-  }
-  if (config.embedding_scale != 1) builder.AddDouble("embedding_scale", config.embedding_scale);
 }
 
 void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& builder) {
@@ -98,7 +110,7 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
     }
   }
   AddLayers(config, builder);
-  AddWindowSettings(config, builder);
+  AddExceptions(config, builder);
   if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));
 }
 

@@ -95,12 +95,12 @@ absl::Status ReadGemma3(const common::JsonReader& config, ModelConfig& model) {
       ReadLayerTypeRopes(config, model.max_positions, {.full = {.theta = 1e6}, .sliding = {}}));
   model.rope = ropes.full;
   if (!model.layer_windows.empty()) model.window_rope = ropes.sliding;
-  ASSIGN_OR_RETURN(model.attention_divisor,
-                   config.NumberOr("query_pre_attn_scalar", 256, 1e-3, 1e6));
+  ASSIGN_OR_RETURN(const double divisor, config.NumberOr("query_pre_attn_scalar", 256, 1e-3, 1e6));
+  model.score_scale = 1 / std::sqrt(divisor);
   model.norm_offset = 1;
   model.post_norms = true;
   model.activation = GatedActivation::kGeluTanh;
-  model.embedding_scale = EmbeddingScale(model);
+  model.embedding_multiplier = EmbeddingScale(model);
   return absl::OkStatus();
 }
 

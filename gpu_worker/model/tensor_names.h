@@ -107,5 +107,20 @@ inline constexpr TensorNames kGemma3TextNames = {.of_model = kGemma3TextModelTen
                                                  .of_layer = kGemma3LayerTensors,
                                                  .without_effect = kLlamaWithoutEffect,
                                                  .other_parts = kGemma3OtherParts};
+// Phi-3's: queries, keys and values are rows of one tensor, and so are gate and up.
+inline constexpr TensorName kPhi3LayerTensors[] = {
+    {TensorRole::kAttentionNorm, "input_layernorm.weight"},
+    {TensorRole::kFeedForwardNorm, "post_attention_layernorm.weight"},
+    {TensorRole::kQuery, "self_attn.qkv_proj.weight"},
+    {TensorRole::kKey, "self_attn.qkv_proj.weight"},
+    {TensorRole::kValue, "self_attn.qkv_proj.weight"},
+    {TensorRole::kAttentionOutput, "self_attn.o_proj.weight"},
+    {TensorRole::kGate, "mlp.gate_up_proj.weight"},
+    {TensorRole::kUp, "mlp.gate_up_proj.weight"},
+    {TensorRole::kDown, "mlp.down_proj.weight"}};
+inline constexpr TensorNames kPhi3Names = {.of_model = kLlamaModelTensors,
+                                           .layer_prefix = "model.layers.",
+                                           .of_layer = kPhi3LayerTensors,
+                                           .without_effect = kLlamaWithoutEffect};
 
 }  // namespace retroinfer

@@ -34,9 +34,9 @@ int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& option
 
 // Those of all layers, then those of window layers, if theirs are others.
 std::vector<float> InverseFrequencies(const ModelConfig& config) {
-  std::vector<float> all = config.rope.InverseFrequencies(config.head_dim);
+  std::vector<float> all = config.rope.InverseFrequencies(config.own_head_dim());
   if (config.window_rope.has_value()) {
-    const std::vector<float> more = config.window_rope->InverseFrequencies(config.head_dim);
+    const std::vector<float> more = config.window_rope->InverseFrequencies(config.own_head_dim());
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;
@@ -125,9 +125,18 @@ absl::Status Transformer::Norm(Stream& stream, const MatrixView& in, const Matri
                                const MatrixView& out) {
   return ops_.model().RmsNorm(stream, {.in = in,
                                        .weight = weight,
-                                       .epsilon = config_.rms_norm_epsilon,
+                                       .epsilon = config_.hidden_epsilon(),
                                        .weight_offset = config_.norm_offset,
                                        .out = out});
+}
+
+absl::Status Transformer::NormHeads(Stream& stream, const MatrixView& heads,
+                                    const MatrixView& weight) {
+  return ops_.model().RmsNorm(stream, {.in = heads,
+                                       .weight = weight,
+                                       .epsilon = config_.rms_norm_epsilon,
+                                       .weight_offset = config_.norm_offset,
+                                       .out = heads});
 }
 
 absl::Status Transformer::AddProjected(Stream& stream, const PreparedLinear& linear,
@@ -144,6 +153,18 @@ absl::Status Transformer::AddProjected(Stream& stream, const PreparedLinear& lin
                                        .accumulate = true});
 }
 
+absl::Status Transformer::FindLogits(Stream& stream, const MatrixView& hidden,
+                                     const MatrixView& normed, const MatrixView& logits) {
+  RETURN_IF_ERROR(
+      ops_.model().RmsNorm(stream, {.in = hidden,
+                                    .weight = weights_.final_norm,
+                                    .epsilon = config_.hidden_epsilon(),
+                                    .scale = static_cast<float>(1 / config_.logits_divisor),
+                                    .weight_offset = config_.norm_offset,
+                                    .out = normed}));
+  return Project(stream, *weights_.lm_head, normed, logits, false, true);
+}
+
 absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
                                   const MatrixView& in, const MatrixView& out, bool accumulate,
                                   bool decode) {
@@ -155,13 +176,35 @@ absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
 absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                                     const Workspace::Views& rows, bool of_windows) {
   const RopeConfig& rope = of_windows ? *config_.window_rope : config_.rope;
-  const size_t half = config_.head_dim / 2;
-  return ops_.model().RopeTable(
-      stream, {.positions = positions,
-               .inv_freq = inv_freq_.as<const float>().subspan(of_windows ? half : 0, half),
-               .attention_factor = static_cast<float>(rope.attention_factor),
-               .cos = of_windows ? rows.window_cos : rows.cos,
-               .sin = of_windows ? rows.window_sin : rows.sin});
+  const size_t pairs = config_.rotated_dims() / 2;
+  RopeTableArgs args = {
+      .positions = positions,
+      .inv_freq = inv_freq_.as<const float>().subspan(of_windows ? pairs : 0, pairs),
+      .attention_factor = static_cast<float>(rope.attention_factor),
+      .cos = of_windows ? rows.window_cos : rows.cos,
+      .sin = of_windows ? rows.window_sin : rows.sin};
+  RETURN_IF_ERROR(ops_.model().RopeTable(stream, args));
+  if (rope.query_growth == 0) return absl::OkStatus();
+  args.growth = static_cast<float>(rope.query_growth);
+  args.growth_positions = static_cast<int32_t>(rope.original_positions);
+  args.cos = rows.query_cos;
+  args.sin = rows.query_sin;
+  return ops_.model().RopeTable(stream, args);
+}
+
+absl::Status Transformer::Rope(Stream& stream, const Workspace::Views& rows, bool of_windows) {
+  RopeArgs args = {.x = rows.qkv.Columns(0, config_.query_size() + config_.kv_size()),
+                   .head_dim = config_.head_dim,
+                   .rotated_dims = config_.rotated_dims(),
+                   .cos = of_windows ? rows.window_cos : rows.cos,
+                   .sin = of_windows ? rows.window_sin : rows.sin};
+  if (config_.rope.query_growth == 0) return ops_.model().Rope(stream, args);
+  args.x = rows.keys;
+  RETURN_IF_ERROR(ops_.model().Rope(stream, args));
+  args.x = rows.queries;
+  args.cos = rows.query_cos;
+  args.sin = rows.query_sin;
+  return ops_.model().Rope(stream, args);
 }
 
 absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
@@ -170,16 +213,10 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
   RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
   RETURN_IF_ERROR(Project(stream, *weights.qkv, rows.normed, rows.qkv, false, decode));
   if (weights.spec.qk_norm) {
-    RETURN_IF_ERROR(Norm(stream, rows.queries, weights.q_norm, rows.queries));
-    RETURN_IF_ERROR(Norm(stream, rows.keys, weights.k_norm, rows.keys));
+    RETURN_IF_ERROR(NormHeads(stream, rows.queries, weights.q_norm));
+    RETURN_IF_ERROR(NormHeads(stream, rows.keys, weights.k_norm));
   }
-  if (!weights.spec.rope) return absl::OkStatus();
-  const MatrixView queries_and_keys = rows.qkv.Columns(0, config_.query_size() + config_.kv_size());
-  const bool of_windows = weights.spec.window_rope;
-  return ops_.model().Rope(stream, {.x = queries_and_keys,
-                                    .head_dim = config_.head_dim,
-                                    .cos = of_windows ? rows.window_cos : rows.cos,
-                                    .sin = of_windows ? rows.window_sin : rows.sin});
+  return weights.spec.rope ? Rope(stream, rows, weights.spec.window_rope) : absl::OkStatus();
 }
 
 absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,
@@ -221,7 +258,7 @@ absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_
                               static_cast<int64_t>(token_ids.size()), config_.hidden_size));
   return ops_.model().Embedding(stream, {.token_ids = token_ids,
                                          .table = weights_.embedding.Numbers(),
-                                         .scale = config_.embedding_scale,
+                                         .scale = config_.embedding_scale(),
                                          .out = hidden});
 }
 
@@ -355,9 +392,7 @@ absl::Status Transformer::Logits(Stream& stream, const MatrixView& hidden,
       CheckMatrix("Logits: hidden", hidden, activation_dtype(), hidden.rows, config_.hidden_size));
   RETURN_IF_ERROR(
       CheckMatrix("Logits: logits", logits, DType::kF32, hidden.rows, config_.vocab_size));
-  const MatrixView normed = prefill_.Rows(hidden.rows).normed;
-  RETURN_IF_ERROR(Norm(stream, hidden, weights_.final_norm, normed));
-  return Project(stream, *weights_.lm_head, normed, logits, false, true);
+  return FindLogits(stream, hidden, prefill_.Rows(hidden.rows).normed, logits);
 }
 
 absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token_ids,
@@ -382,8 +417,7 @@ absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token
     RETURN_IF_ERROR(attention(layer, rows.queries, rows.keys, rows.values, rows.attention));
     RETURN_IF_ERROR(FinishLayer(stream, weights, rows.hidden, rows, true));
   }
-  RETURN_IF_ERROR(Norm(stream, rows.hidden, weights_.final_norm, rows.normed));
-  return Project(stream, *weights_.lm_head, rows.normed, logits, false, true);
+  return FindLogits(stream, rows.hidden, rows.normed, logits);
 }
 
 }  // namespace retroinfer

@@ -169,6 +169,13 @@ class Transformer {
                           const PrefillPiece& piece);
   absl::Status AttendPieces(Stream& stream, uint32_t layer, const Workspace::Views& rows,
                             std::span<const PrefillPiece> pieces);
+  // Turns queries and keys in rows.qkv.
+  absl::Status Rope(Stream& stream, const Workspace::Views& rows, bool of_windows);
+  // Final norm and output projection.
+  absl::Status FindLogits(Stream& stream, const MatrixView& hidden, const MatrixView& normed,
+                          const MatrixView& logits);
+  // Of each head alone, in place.
+  absl::Status NormHeads(Stream& stream, const MatrixView& heads, const MatrixView& weight);
   absl::Status Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
                     const MatrixView& out);
   absl::Status Project(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
@@ -178,7 +185,7 @@ class Transformer {
   Ops& ops_;
   const ModelConfig config_;
   ModelWeights weights_;
-  DeviceBuffer inv_freq_;   // [head_dim / 2] f32; with a window_rope, those of it follow
+  DeviceBuffer inv_freq_;   // [rotated_dims / 2] f32; with a window_rope, those of it follow
   DeviceBuffer positions_;  // [max_positions] int32: 0, 1, 2, ...
 
   Workspace prefill_;

@@ -63,7 +63,7 @@ TEST(Gemma3ConfigTest, TheModelOfOneBillion) {
   EXPECT_EQ(model->rope, RopeConfig{.theta = 1e6});
   EXPECT_EQ(*model->window_rope, RopeConfig{.theta = 1e4});
   EXPECT_EQ(model->attention_scale(), 1.0f / 16);
-  EXPECT_EQ(model->embedding_scale, 34.0f);  // 33.94 as bf16 has it
+  EXPECT_EQ(model->embedding_scale(), 34.0f);  // 33.94 as bf16 has it
   EXPECT_EQ(model->norm_offset, 1);
   EXPECT_TRUE(model->post_norms && model->qk_norm && model->tie_word_embeddings);
   EXPECT_EQ(model->activation, GatedActivation::kGeluTanh);
@@ -102,7 +102,7 @@ TEST(Gemma3ConfigTest, TheScaleOfEmbeddingsIsRoundedAsTheModelIsComputed) {
   for (const auto& [dtype, scale] : {std::pair("bfloat16", 34.0f), std::pair("float16", 33.9375f),
                                      std::pair("float32", std::sqrt(1152.0f))}) {
     config["torch_dtype"] = dtype;
-    EXPECT_EQ(Read(config)->embedding_scale, scale) << dtype;
+    EXPECT_EQ(Read(config)->embedding_scale(), scale) << dtype;
   }
 }
 

@@ -38,7 +38,7 @@ std::vector<Example> ReadExamples(const std::string& path, size_t text_column, s
   return examples;
 }
 
-// `column`: 2 for llama, 3 for qwen.
+// `column`: 2 for llama, 3 for qwen, 4 for mistral.
 std::vector<Example> ReadExamples(size_t column) {
   return ReadExamples(GoldenFolder() + "/encodings.jsonl", 1, column);
 }
@@ -183,8 +183,8 @@ TEST(FallbackGoldenTest, IdsDecodeToTheText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenTest,
-                         testing::Values(GoldenCase{"llama", 2, false},
-                                         GoldenCase{"qwen", 3, true}),
+                         testing::Values(GoldenCase{"llama", 2, false}, GoldenCase{"qwen", 3, true},
+                                         GoldenCase{"mistral", 4, false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

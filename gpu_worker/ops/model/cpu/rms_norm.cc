@@ -21,7 +21,8 @@ namespace {
 
 // One row of `cols` elements; `out` may be `in` unless it is added to.
 template <bool kAccumulate>
-void Normalize(const float* in, const float* weight, float epsilon, int64_t cols, float* out) {
+void Normalize(const float* in, const float* weight, float epsilon, float scale, int64_t cols,
+               float* out) {
   const FloatTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   auto squares = hn::Zero(d);
@@ -32,7 +33,7 @@ void Normalize(const float* in, const float* weight, float epsilon, int64_t cols
   }
   float sum = hn::GetLane(hn::SumOfLanes(d, squares));
   for (; i < cols; ++i) sum += in[i] * in[i];
-  const float factor = 1.0f / std::sqrt(sum / static_cast<float>(cols) + epsilon);
+  const float factor = scale / std::sqrt(sum / static_cast<float>(cols) + epsilon);
   const auto f = hn::Set(d, factor);
   for (i = 0; i + lanes <= cols; i += lanes) {
     auto value = hn::Mul(hn::Mul(hn::LoadU(d, in + i), f), hn::LoadU(d, weight + i));
@@ -45,13 +46,14 @@ void Normalize(const float* in, const float* weight, float epsilon, int64_t cols
   }
 }
 
-void NormalizeRow(const float* in, const float* weight, float epsilon, int64_t cols, float* out) {
-  Normalize<false>(in, weight, epsilon, cols, out);
+void NormalizeRow(const float* in, const float* weight, float epsilon, float scale, int64_t cols,
+                  float* out) {
+  Normalize<false>(in, weight, epsilon, scale, cols, out);
 }
 
-void AddNormalizedRow(const float* in, const float* weight, float epsilon, int64_t cols,
-                      float* out) {
-  Normalize<true>(in, weight, epsilon, cols, out);
+void AddNormalizedRow(const float* in, const float* weight, float epsilon, float scale,
+                      int64_t cols, float* out) {
+  Normalize<true>(in, weight, epsilon, scale, cols, out);
 }
 
 }  // namespace
@@ -80,9 +82,11 @@ absl::Status RmsNorm(CpuStream& stream, const RmsNormArgs& args) {
         auto* out = reinterpret_cast<float*>(args.out.Rows(i, 1).data);
         for (int64_t at = 0; at < args.in.cols; at += cols) {
           if (args.accumulate) {
-            HWY_DYNAMIC_DISPATCH(AddNormalizedRow)(in + at, weight, args.epsilon, cols, out + at);
+            HWY_DYNAMIC_DISPATCH(AddNormalizedRow)
+            (in + at, weight, args.epsilon, args.scale, cols, out + at);
           } else {
-            HWY_DYNAMIC_DISPATCH(NormalizeRow)(in + at, weight, args.epsilon, cols, out + at);
+            HWY_DYNAMIC_DISPATCH(NormalizeRow)
+            (in + at, weight, args.epsilon, args.scale, cols, out + at);
           }
         }
       }

@@ -17,6 +17,7 @@ struct RmsNormLaunch {
   const std::byte* weight;
   DType weight_dtype;
   float epsilon;
+  float scale;
   float weight_offset;
   bool accumulate;
   __nv_bfloat16* out;
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch la
     for (int i = 0; i < kWidth; ++i) squares += values[i] * values[i];
   }
   const float factor =
-      1.0f / sqrtf(BlockSum(squares) / static_cast<float>(launch.width) + launch.epsilon);
+      launch.scale / sqrtf(BlockSum(squares) / static_cast<float>(launch.width) + launch.epsilon);
   for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
     load(at);
 #pragma unroll
@@ -100,6 +101,7 @@ absl::Status RmsNorm(CudaStream& stream, const RmsNormArgs& args) {
                                 args.weight.data,
                                 args.weight.dtype,
                                 args.epsilon,
+                                args.scale,
                                 args.weight_offset,
                                 args.accumulate,
                                 reinterpret_cast<__nv_bfloat16*>(args.out.data),

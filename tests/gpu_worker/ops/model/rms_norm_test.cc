@@ -34,6 +34,22 @@ TEST_P(RmsNormTest, NormalizesByHand) {
   EXPECT_EQ(got[2], 0);
 }
 
+TEST_P(RmsNormTest, ScalesWhatIsNormalized) {
+  const auto in = data_.Activations(std::vector<float>{3, 4, 0, 0}, 1, 4);
+  const auto weight = data_.UploadMatrix(std::vector<float>{1, 2, 3, 4}, 1, 4, DType::kBf16);
+  const auto out = data_.Poisoned(1, 4);
+  ASSERT_TRUE(backend_->ops->model()
+                  .RmsNorm(*backend_->stream, {.in = in.view,
+                                               .weight = weight.view,
+                                               .epsilon = 1e-12f,
+                                               .scale = 0.3f,
+                                               .out = out.view})
+                  .ok());
+  const std::vector<float> got = data_.Values(out);
+  EXPECT_NEAR(got[0], 0.36, data_.Tolerance());
+  EXPECT_NEAR(got[1], 0.96, 2 * data_.Tolerance());
+}
+
 TEST_P(RmsNormTest, FollowsDoublesInPlaceAndOutOfPlace) {
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     for (const int64_t cols : {1, 31, 32, 33, 128, 3000}) {
