@@ -19,6 +19,7 @@ struct Defaults {
 };
 constexpr Defaults kCommon;
 constexpr Defaults kLargeHeads = {.head_dim = 128};
+constexpr Defaults kOfMixtral = {.rope_theta = 1e6};
 constexpr Defaults kOfSmolLm3 = {.tie_word_embeddings = true, .rope_theta = 2e6};
 
 struct Family {
@@ -35,10 +36,13 @@ constexpr Family kFamilies[] = {
     {"MistralForCausalLM", "mistral", ModelFamily::kMistral, &kLlamaNames, kCommon},
     {"SeedOssForCausalLM", "seed_oss", ModelFamily::kSeedOss, &kLlamaNames, kLargeHeads},
     {"SmolLM3ForCausalLM", "smollm3", ModelFamily::kSmolLm3, &kLlamaNames, kOfSmolLm3},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", ModelFamily::kQwen3Moe, &kLlamaNames, kCommon},
+    {"MixtralForCausalLM", "mixtral", ModelFamily::kMixtral, &kMixtralNames, kOfMixtral},
 };
 constexpr char kSupported[] =
     "LlamaForCausalLM (Llama 3 to 3.2), Qwen2ForCausalLM (Qwen2.5), Qwen3ForCausalLM, "
-    "MistralForCausalLM, SeedOssForCausalLM and SmolLM3ForCausalLM are";
+    "MistralForCausalLM, SeedOssForCausalLM, SmolLM3ForCausalLM, Qwen3MoeForCausalLM and "
+    "MixtralForCausalLM are";
 
 absl::Status Unsupported(const common::JsonReader& config, const std::string& key,
                          const std::string& problem) {
@@ -119,8 +123,14 @@ absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily f
                                  int64_t num_layers) {
   if (config.Has("layer_types")) RETURN_IF_ERROR(CheckLayerTypes(config, num_layers));
   if (family == ModelFamily::kMistral) return RefuseWindowOfMistral(config);
-  if (config.Has("layer_types")) return absl::OkStatus();
-  if (family == ModelFamily::kLlama || family == ModelFamily::kSeedOss) {
+  // Windows of models of experts are of all layers, too.
+  if (family == ModelFamily::kQwen3Moe) {
+    return RefuseFlag(config, "use_sliding_window", kNoWindow);
+  }
+  const bool has_types = config.Has("layer_types") && family != ModelFamily::kMixtral;
+  if (has_types) return absl::OkStatus();
+  if (family == ModelFamily::kLlama || family == ModelFamily::kSeedOss ||
+      family == ModelFamily::kMixtral) {
     return config.Has("sliding_window") ? Unsupported(config, "sliding_window", kNoWindow)
                                         : absl::OkStatus();
   }
@@ -150,12 +160,18 @@ absl::Status RefuseBiases(const common::JsonReader& config, ModelFamily family) 
   return RefuseFlag(config, "mlp_bias", "biases in the MLP are not supported");
 }
 
+bool HasExperts(ModelFamily family) {
+  return family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral;
+}
+
 // Everything that would change the result and is not implemented.
 absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family,
                             int64_t num_layers) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (config.Has(key)) {
-      return Unsupported(config, key, "mixture of experts is not supported; dense models are");
+    if (config.Has(key) && !HasExperts(family)) {
+      return Unsupported(config, key,
+                         "a mixture of experts is supported for Qwen3MoeForCausalLM and "
+                         "MixtralForCausalLM only");
     }
   }
   if (config.Has("dual_chunk_attention_config")) {
@@ -268,10 +284,50 @@ absl::Status ReadLayersWithoutRope(const common::JsonReader& config, ModelConfig
   return absl::OkStatus();
 }
 
+// Refuses layers of a dense network beside those of experts, and experts that all tokens share.
+absl::Status RefuseOtherNetworks(const common::JsonReader& config) {
+  ASSIGN_OR_RETURN(const int64_t step, config.IntOr("decoder_sparse_step", 1, 0, kMaxLayers));
+  if (step != 1) {
+    return Unsupported(config, "decoder_sparse_step",
+                       absl::StrCat("experts in each layer (1) are supported, this is ", step));
+  }
+  if (config.Has("mlp_only_layers")) {
+    ASSIGN_OR_RETURN(const auto layers,
+                     config.IntList("mlp_only_layers", 0, kMaxLayers, kMaxLayers));
+    if (!layers.empty()) {
+      return Unsupported(config, "mlp_only_layers",
+                         "experts in each layer (an empty list) are supported");
+    }
+  }
+  for (const char* key : {"shared_expert_intermediate_size", "n_shared_experts"}) {
+    if (config.Has(key)) {
+      return Unsupported(config, key, "experts that all tokens share are not supported");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadExperts(const common::JsonReader& config, ModelConfig& model) {
+  RETURN_IF_ERROR(RefuseOtherNetworks(config));
+  const bool is_mixtral = model.family == ModelFamily::kMixtral;
+  // Newer tools write Qwen's number under Mixtral's name, too.
+  const char* const count_key =
+      is_mixtral || !config.Has("num_experts") ? "num_local_experts" : "num_experts";
+  ASSIGN_OR_RETURN(model.experts.count, config.Int(count_key, 1, kMaxExperts));
+  ASSIGN_OR_RETURN(
+      model.experts.per_token,
+      config.Int("num_experts_per_tok", 1, std::min(model.experts.count, kMaxExpertsPerToken)));
+  model.experts.weights_sum_to_one = is_mixtral;
+  if (is_mixtral) return absl::OkStatus();
+  ASSIGN_OR_RETURN(model.experts.weights_sum_to_one, config.BoolOr("norm_topk_prob", false));
+  return absl::OkStatus();
+}
+
 // What the layers of one family have and others do not.
 absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
   model.qkv_bias = model.family == ModelFamily::kQwen2;
-  model.qk_norm = model.family == ModelFamily::kQwen3;
+  model.qk_norm = model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kQwen3Moe;
+  if (HasExperts(model.family)) RETURN_IF_ERROR(ReadExperts(config, model));
   if (model.family == ModelFamily::kSeedOss) {
     ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", true));
   }
@@ -295,6 +351,10 @@ std::string_view ModelFamilyName(ModelFamily family) {
       return "seed_oss";
     case ModelFamily::kSmolLm3:
       return "smollm3";
+    case ModelFamily::kQwen3Moe:
+      return "qwen3_moe";
+    case ModelFamily::kMixtral:
+      return "mixtral";
   }
   return "unknown";
 }
@@ -321,7 +381,11 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));
   ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(config, hf_quant_config));
   ASSIGN_OR_RETURN(model.hidden_size, config.Int("hidden_size", 1, kMaxHidden));
-  ASSIGN_OR_RETURN(model.intermediate_size, config.Int("intermediate_size", 1, kMaxIntermediate));
+  // Qwen3-MoE says under the usual name how large dense networks would be, of which it has none.
+  const bool is_of_expert = model.family == ModelFamily::kQwen3Moe;
+  ASSIGN_OR_RETURN(model.intermediate_size,
+                   config.Int(is_of_expert ? "moe_intermediate_size" : "intermediate_size", 1,
+                              kMaxIntermediate));
   ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocabSize));
   RETURN_IF_ERROR(ReadHeads(config, family.defaults, model));
   ASSIGN_OR_RETURN(model.max_positions,

@@ -2,9 +2,10 @@
 //
 // Supported families: Llama 3, 3.1 and 3.2 (LlamaForCausalLM), Qwen2.5 (Qwen2ForCausalLM), Qwen3
 // (Qwen3ForCausalLM), Mistral without a sliding window (MistralForCausalLM), Seed-OSS
-// (SeedOssForCausalLM) and SmolLM3 (SmolLM3ForCausalLM), dense. A setting that would change the
-// result and is not implemented is refused: a model gives right answers or none. What a config.json
-// leaves out is what transformers takes for that family.
+// (SeedOssForCausalLM) and SmolLM3 (SmolLM3ForCausalLM), which are dense; and of experts Qwen3-MoE
+// (Qwen3MoeForCausalLM) and Mixtral (MixtralForCausalLM). A setting that would change the result
+// and is not implemented is refused: a model gives right answers or none. What a config.json leaves
+// out is what transformers takes for that family.
 #pragma once
 
 #include <algorithm>
@@ -32,13 +33,24 @@ enum class ModelFamily : uint32_t {
   kMistral = 4,
   kSeedOss = 5,
   kSmolLm3 = 6,
+  kQwen3Moe = 7,
+  kMixtral = 8,
+};
+
+// Feed-forward networks of which each token takes a few.
+struct ExpertsConfig {
+  int64_t count = 0;      // of a layer; 0: its network is dense
+  int64_t per_token = 0;  // 1 to `count`
+  // Whether weights of the chosen ones sum to 1; otherwise those of all do.
+  bool weights_sum_to_one = false;
 };
 
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   const TensorNames* names = &kLlamaNames;  // of the family; lives forever
   int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;  // of the feed-forward network
+  int64_t intermediate_size = 0;  // of the feed-forward network, or of each expert
+  ExpertsConfig experts;
   uint32_t num_layers = 0;
   uint32_t num_query_heads = 0;
   uint32_t num_kv_heads = 0;
