@@ -324,7 +324,7 @@ def random_weights(config, storage, generator):
             value = noise * parameter.shape[-1] ** -0.5
         if "o_proj" in name or "down_proj" in name:
             # A sum of experts is smaller than one.
-            value = value * (1.0 if ".experts." in name else 0.4)
+            value = value * (0.6 if ".experts." in name else 0.4)
         values[name] = value
     if any(".experts." in name for name in values):
         steer_routers(config, values, generator)

@@ -59,7 +59,8 @@ struct RoutePlan {
 
   // Few rows are cut into groups, of which the pairs' products fit into a multiprocessor's memory.
   static constexpr RoutePlan Of(int64_t num_experts, int64_t per_row, int64_t rows, bool decode) {
-    return {num_experts, per_row, decode ? std::min(rows, kRowsOfRouteGroup) : rows,
+    return {num_experts, per_row,
+            std::max<int64_t>(1, decode ? std::min(rows, kRowsOfRouteGroup) : rows),
             decode ? kPairsOfFewTile : kPairsOfManyTile};
   }
 
