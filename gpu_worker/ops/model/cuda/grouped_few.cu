@@ -25,13 +25,13 @@ constexpr int64_t kMostSums = 24 * kRowsOfRouteGroup;  // of pairs and slices, f
 constexpr size_t kMostSharedBytes = kMostSums * kTileFeatures * sizeof(float);
 static_assert(kMostSums >= kRowsOfRouteGroup * kMostExpertsPerRow);
 
-// Steps whose bytes are under way at a time.
+// Steps of a warp whose bytes are under way at a time: about a hundred bytes of each lane.
 template <typename Form, int kTiles>
-constexpr int kAhead = (Form::kMmas == 2   ? 8
-                        : Form::kMmas == 4 ? 6
-                                           : 3) /
-                           kTiles
-                       + kTiles - 1;
+constexpr int kAhead = 2 *
+                       (Form::kMmas == 2   ? 4
+                        : Form::kMmas == 4 ? 3
+                                           : 2) /
+                       kTiles;
 
 int64_t SlicesOf(int64_t in_features, int64_t per_row) {
   return std::clamp<int64_t>(DivideUp(in_features, kColsOfSlice), 1,

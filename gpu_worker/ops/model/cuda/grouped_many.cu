@@ -58,9 +58,17 @@ __device__ Packed8 ReadChunk(const std::byte* shared) {
 
 // What a block multiplies.
 struct ManyTile {
-  int64_t first_rows[2];  // of the weight: of the first 64 features of the block, and of the others
-  int64_t last_rows[2];   // the last row that exists
+  int64_t first;           // the weight's row of the block's first feature
+  int64_t last;            // the last row of its part that exists
+  int64_t first_of_other;  // the same of features from 64 on, which may be of another part
+  int64_t last_of_other;
   const int64_t* in_rows;  // [kBlockPairs] in shared memory: elements from `in` on
+
+  // The weight's row of a feature of the block; of one that does not exist, the last that does.
+  __device__ int64_t RowOf(int feature) const {
+    return feature < 64 ? min(first + feature, last)
+                        : min(first_of_other + feature - 64, last_of_other);
+  }
 };
 
 template <typename Form>
@@ -74,11 +82,9 @@ __device__ void CopyStage(const GroupedLaunch& launch, const ManyTile& tile, int
     const int row = i / kCodeChunks;
     const int chunk = i % kCodeChunks;
     const int64_t step = stage * S::kSteps + chunk / 4;
-    const int half = row / 64;
-    const int64_t of_weight = min(tile.first_rows[half] + row % 64, tile.last_rows[half]);
     const bool exists =
         step * Form::kStepCols + chunk % 4 * (Form::kStepCols / 4) < launch.weight.padded_cols;
-    const std::byte* const from = Form::RowAt(launch.weight, of_weight) +
+    const std::byte* const from = Form::RowAt(launch.weight, tile.RowOf(row)) +
                                   (exists ? step * Form::StepBytes() + chunk % 4 * 16 : 0);
     CopyChunk(shared + S::CodeAt(row, chunk), from, exists);
   }
@@ -130,9 +136,7 @@ __device__ void MultiplyStage(const GroupedLaunch& launch, const ManyTile& tile,
       for (int half = 0; half < 2; ++half) {
         const int row = TileRow<kGated>(along, i) + half * 8 + lane / 4;
         codes[half] = ReadChunk(shared + S::CodeAt(row, step * 4 + lane % 4));
-        const int64_t of_weight =
-            min(tile.first_rows[row / 64] + row % 64, tile.last_rows[row / 64]);
-        Form::LoadScales(launch.weight, of_weight, stage * S::kSteps + step, scales[half]);
+        Form::LoadScales(launch.weight, tile.RowOf(row), stage * S::kSteps + step, scales[half]);
       }
       MultiplyStep<Form, kPairTiles>(codes, scales, x, sums[i]);
     }
@@ -165,9 +169,8 @@ __device__ void StoreSums(const GroupedLaunch& launch, const ManyTile& tile, con
   constexpr int kOutputs = kGated ? kBlockFeatures / 2 : kBlockFeatures;
   const int64_t first = int64_t{blockIdx.x} * kOutputs;
   auto* const out = static_cast<__nv_bfloat16*>(launch.out);
-  const auto scale_of = [&](int row) {
-    return Form::FeatureScale(launch.weight,
-                              min(tile.first_rows[row / 64] + row % 64, tile.last_rows[row / 64]));
+  const auto scale_of = [&](int feature) {
+    return Form::FeatureScale(launch.weight, tile.RowOf(feature));
   };
   ForSums<kGated>(kGated ? 2 : kFeatureTiles, [&](int i, int j, int e, int feature, int pair) {
     if (pair >= count || first + feature >= launch.features) return;
@@ -179,9 +182,14 @@ __device__ void StoreSums(const GroupedLaunch& launch, const ManyTile& tile, con
   });
 }
 
+// On a multiprocessor, of which registers and shared memory allow so many.
+template <typename Form>
+constexpr int kBlocks = Form::kMmas > 4 ? 2 : 3;
+
 // blockIdx.x: features; blockIdx.y: tiles.
 template <typename Form, bool kGated>
-__global__ void __launch_bounds__(kBlockThreads) GroupedManyKernel(const GroupedLaunch launch) {
+__global__ void __launch_bounds__(kBlockThreads, kBlocks<Form>)
+    GroupedManyKernel(const GroupedLaunch launch) {
   extern __shared__ __align__(128) std::byte stages[];
   __shared__ int64_t in_rows[kBlockPairs];
   using S = Stage<Form>;
@@ -200,14 +208,13 @@ __global__ void __launch_bounds__(kBlockThreads) GroupedManyKernel(const Grouped
     in_rows[threadIdx.x] = (kGated ? pair / plan.per_row : pair) * launch.in_stride;
   }
   __syncthreads();
-  ManyTile tile;
-  tile.in_rows = in_rows;
   const int64_t part = expert * (kGated ? 2 : 1) * launch.features;
-  const int64_t first = int64_t{blockIdx.x} * (kGated ? 64 : kBlockFeatures);
-  tile.first_rows[0] = part + first;
-  tile.last_rows[0] = part + launch.features - 1;
-  tile.first_rows[1] = kGated ? part + launch.features + first : part + first + 64;
-  tile.last_rows[1] = kGated ? part + 2 * launch.features - 1 : tile.last_rows[0];
+  const int64_t first = part + int64_t{blockIdx.x} * (kGated ? 64 : kBlockFeatures);
+  const ManyTile tile = {.first = first,
+                         .last = part + launch.features - 1,
+                         .first_of_other = first + (kGated ? launch.features : 64),
+                         .last_of_other = part + (kGated ? 2 : 1) * launch.features - 1,
+                         .in_rows = in_rows};
 
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(stages));
   const int64_t num_stages = (launch.weight.padded_cols + S::kCols - 1) / S::kCols;

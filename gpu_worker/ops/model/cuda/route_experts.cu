@@ -112,7 +112,8 @@ __device__ int WriteBegins(const RoutePlan& plan, int count, int32_t* words) {
   __syncthreads();
   Scan(storage).ExclusiveSum(tiles, first_tile, num_tiles);
   if (expert == 0) words[0] = num_tiles;
-  if (expert <= plan.num_experts) words[plan.begins_at() + expert] = begin;
+  if (expert < plan.num_experts) words[plan.begins_at() + expert] = begin;
+  if (expert == plan.num_experts - 1) words[plan.begins_at() + expert + 1] = begin + count;
   int32_t* const tile = words + plan.tiles_at() + 2 * first_tile;
   for (int i = 0; i < tiles; ++i) {
     tile[2 * i] = expert;

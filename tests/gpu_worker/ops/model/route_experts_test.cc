@@ -150,7 +150,7 @@ TEST_P(RouteExpertsTest, RefusesWhatDoesNotFit) {
                                  .routes = {.num_experts = 8,
                                             .per_row = 2,
                                             .experts = words.as<int32_t>(),
-                                            .weights = words.as<float>(),
+                                            .weights = words.as<float>().subspan(400, 100),
                                             .plan = words.as<int32_t>().subspan(500, 500)}};
   const auto refused = [&](const auto& spoil) {
     RouteExpertsArgs args = good;
