@@ -111,6 +111,11 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
   }
   AddLayers(config, builder);
   AddExceptions(config, builder);
+  if (config.experts.count > 0) {
+    builder.AddInt("experts", config.experts.count);
+    builder.AddInt("experts_per_token", config.experts.per_token);
+    builder.AddInt("experts_sum_to_one", config.experts.weights_sum_to_one);
+  }
   if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));
 }
 

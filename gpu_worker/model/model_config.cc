@@ -100,9 +100,15 @@ absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily f
   if (config.Has("layer_types")) RETURN_IF_ERROR(CheckLayerTypes(config, num_layers));
   if (family == ModelFamily::kMistral) return RefuseWindowOfMistral(config);
   if (family == ModelFamily::kPhi3) return RefuseWindowOfPhi3(config);
-  if (config.Has("layer_types") && family != ModelFamily::kMinistral3) return absl::OkStatus();
+  // Windows of models of experts are of all layers, too.
+  if (family == ModelFamily::kQwen3Moe) {
+    return RefuseFlag(config, "use_sliding_window", kNoWindow);
+  }
+  const bool goes_by_types = family != ModelFamily::kMinistral3 && family != ModelFamily::kMixtral;
+  if (config.Has("layer_types") && goes_by_types) return absl::OkStatus();
   if (family == ModelFamily::kLlama || family == ModelFamily::kSeedOss ||
-      family == ModelFamily::kGranite || family == ModelFamily::kMinistral3) {
+      family == ModelFamily::kGranite || family == ModelFamily::kMinistral3 ||
+      family == ModelFamily::kMixtral) {
     return config.Has("sliding_window") ? Unsupported(config, "sliding_window", kNoWindow)
                                         : absl::OkStatus();
   }
@@ -147,12 +153,18 @@ absl::Status RefuseOwnCode(const common::JsonReader& config, ModelFamily family)
   return absl::OkStatus();
 }
 
+bool HasExperts(ModelFamily family) {
+  return family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral;
+}
+
 // Everything that would change the result and is not implemented.
 absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family,
                             int64_t num_layers) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (config.Has(key)) {
-      return Unsupported(config, key, "mixture of experts is not supported; dense models are");
+    if (config.Has(key) && !HasExperts(family)) {
+      return Unsupported(config, key,
+                         "a mixture of experts is supported for Qwen3MoeForCausalLM and "
+                         "MixtralForCausalLM only");
     }
   }
   if (config.Has("dual_chunk_attention_config")) {
@@ -340,10 +352,51 @@ absl::Status ReadEosTokens(const common::JsonReader& config, ModelConfig& model)
   return absl::OkStatus();
 }
 
+// Refuses layers of a dense network beside those of experts, and experts that all tokens share.
+absl::Status RefuseOtherNetworks(const common::JsonReader& config) {
+  ASSIGN_OR_RETURN(const int64_t step, config.IntOr("decoder_sparse_step", 1, 0, kMaxLayers));
+  if (step != 1) {
+    return Unsupported(config, "decoder_sparse_step",
+                       absl::StrCat("experts in each layer (1) are supported, this is ", step));
+  }
+  if (config.Has("mlp_only_layers")) {
+    ASSIGN_OR_RETURN(const auto layers,
+                     config.IntList("mlp_only_layers", 0, kMaxLayers, kMaxLayers));
+    if (!layers.empty()) {
+      return Unsupported(config, "mlp_only_layers",
+                         "experts in each layer (an empty list) are supported");
+    }
+  }
+  for (const char* key : {"shared_expert_intermediate_size", "n_shared_experts"}) {
+    if (config.Has(key)) {
+      return Unsupported(config, key, "experts that all tokens share are not supported");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadExperts(const common::JsonReader& config, ModelConfig& model) {
+  RETURN_IF_ERROR(RefuseOtherNetworks(config));
+  const bool is_mixtral = model.family == ModelFamily::kMixtral;
+  // Newer tools write Qwen's number under Mixtral's name, too.
+  const char* const count_key =
+      is_mixtral || !config.Has("num_experts") ? "num_local_experts" : "num_experts";
+  ASSIGN_OR_RETURN(model.experts.count, config.Int(count_key, 1, kMaxExperts));
+  ASSIGN_OR_RETURN(
+      model.experts.per_token,
+      config.Int("num_experts_per_tok", 1, std::min(model.experts.count, kMaxExpertsPerToken)));
+  model.experts.weights_sum_to_one = is_mixtral;
+  if (is_mixtral) return absl::OkStatus();
+  ASSIGN_OR_RETURN(model.experts.weights_sum_to_one, config.BoolOr("norm_topk_prob", false));
+  return absl::OkStatus();
+}
+
 // What the layers of one family have and others do not.
 absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
   model.qkv_bias = model.family == ModelFamily::kQwen2;
-  model.qk_norm = model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kGemma3;
+  model.qk_norm = model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kQwen3Moe ||
+                  model.family == ModelFamily::kGemma3;
+  if (HasExperts(model.family)) RETURN_IF_ERROR(ReadExperts(config, model));
   if (model.family == ModelFamily::kSeedOss) {
     ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", true));
   }
@@ -380,9 +433,12 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& whole,
   ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(whole, hf_quant_config));
   ASSIGN_OR_RETURN(model.hidden_size,
                    IntOrDefault(config, "hidden_size", sizes.hidden_size, kMaxHidden));
+  // Qwen3-MoE says under the usual name how large dense networks would be, of which it has none.
+  const bool is_of_expert = model.family == ModelFamily::kQwen3Moe;
   ASSIGN_OR_RETURN(
       model.intermediate_size,
-      IntOrDefault(config, "intermediate_size", sizes.intermediate_size, kMaxIntermediate));
+      IntOrDefault(config, is_of_expert ? "moe_intermediate_size" : "intermediate_size",
+                   sizes.intermediate_size, kMaxIntermediate));
   ASSIGN_OR_RETURN(model.vocab_size,
                    IntOrDefault(config, "vocab_size", sizes.vocab_size, kMaxVocabSize));
   RETURN_IF_ERROR(ReadHeads(config, family.defaults, model));

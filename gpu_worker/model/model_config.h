@@ -23,11 +23,20 @@
 
 namespace retroinfer {
 
+// Feed-forward networks of which each token takes a few.
+struct ExpertsConfig {
+  int64_t count = 0;      // of a layer; 0: its network is dense
+  int64_t per_token = 0;  // 1 to `count`
+  // Whether weights of the chosen ones sum to 1; otherwise those of all do.
+  bool weights_sum_to_one = false;
+};
+
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   const TensorNames* names = &kLlamaNames;  // of the family; lives forever
   int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;  // of the feed-forward network
+  int64_t intermediate_size = 0;  // of the feed-forward network, or of each expert
+  ExpertsConfig experts;
   uint32_t num_layers = 0;
   uint32_t num_query_heads = 0;
   uint32_t num_kv_heads = 0;

@@ -28,6 +28,8 @@ constexpr FamilyDefaults kOfGemma3 = {.head_dim = 256,
                                                 .kv_heads = 4,
                                                 .max_positions = 131'072}};
 
+constexpr FamilyDefaults kOfMixtral = {.rope = {.theta = 1e6}};
+
 constexpr Family kFamilies[] = {
     {"LlamaForCausalLM", "llama", ModelFamily::kLlama, &kLlamaNames, kOfLlama, "Llama 3, 3.1, 3.2",
      "with llama3 RoPE scaling", "SmolLM2-135M"},
@@ -51,6 +53,10 @@ constexpr Family kFamilies[] = {
      "window "
      "that is shorter than the context",
      ""},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", ModelFamily::kQwen3Moe, &kLlamaNames, kCommon,
+     "Qwen3 of experts: 30B-A3B, Coder", "with experts in each layer", ""},
+    {"MixtralForCausalLM", "mixtral", ModelFamily::kMixtral, &kMixtralNames, kOfMixtral, "Mixtral",
+     "without a sliding window", ""},
     {"Gemma3ForCausalLM", "gemma3_text", ModelFamily::kGemma3, &kGemma3Names, kOfGemma3,
      "Gemma 3 1B", "with its sliding windows; not with policy streaming", ""},
     {"Gemma3ForConditionalGeneration", "gemma3", ModelFamily::kGemma3, &kGemma3TextNames, kOfGemma3,

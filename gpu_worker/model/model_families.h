@@ -21,6 +21,8 @@ enum class ModelFamily : uint32_t {
   kMistral = 4,
   kSeedOss = 5,
   kSmolLm3 = 6,
+  kQwen3Moe = 7,
+  kMixtral = 8,
   kGranite = 10,
   kPhi3 = 11,
   kMinistral3 = 12,

@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(
   LinearWeights weights{.weight = Matrix(projection.out_features, projection.in_features),
                         .bias = {},
                         .scales = {},
-                        .keep = projection.may_be_rounded ? keep_ : KeptWeights::kAsStored};
+                        .keep = projection.may_be_rounded ? keep_ : KeptWeights::kAsStored,
+                        .num_parts = projection.num_parts};
   if (!projection.biases.empty()) weights.bias = Matrix(1, projection.out_features);
   return ops_.PrepareLinear(weights);
 }
@@ -98,7 +99,7 @@ absl::StatusOr<LayerWeights> RandomWeights::Layer(uint32_t layer, const DeviceBu
     if (norm == nullptr) continue;
     weights.Norm(role) = MatrixView::Dense(ones.bytes(), DType::kBf16, 1, norm->shape[0]);
   }
-  for (const Projection projection : kLayerProjections) {
+  for (const Projection projection : ProjectionsOf(weights.spec)) {
     ASSIGN_OR_RETURN(weights.Linear(projection), Linear(table_.Of(projection, layer)));
   }
   return weights;

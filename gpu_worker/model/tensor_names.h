@@ -30,15 +30,26 @@ enum class TensorRole : uint8_t {
   kGate,
   kUp,
   kDown,
+  kRouter,  // gives each expert of the layer a score
+  // Of each expert of a layer.
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
 };
+
+constexpr bool IsOfExpert(TensorRole role) {
+  return role == TensorRole::kExpertGate || role == TensorRole::kExpertUp ||
+         role == TensorRole::kExpertDown;
+}
 
 struct TensorName {
   TensorRole role;
   std::string_view name;
 };
 
-// The names of a family. Roles that have one name lie in that tensor one below the other, in the
-// order of the list ("qkv_proj", "gate_up_proj"). A list may name roles that a model does not have.
+// The names of a family; in that of an expert's tensor a star stands for its number. Roles that
+// have one name lie in that tensor one below the other, in the order of the list ("qkv_proj",
+// "gate_up_proj"). A list may name roles that a model does not have.
 struct TensorNames {
   std::span<const TensorName> of_model;
   // In front of a layer's names, with the layer's number and a dot behind it.
@@ -68,7 +79,11 @@ inline constexpr TensorName kLlamaLayerTensors[] = {
     {TensorRole::kAttentionOutput, "self_attn.o_proj.weight"},
     {TensorRole::kGate, "mlp.gate_proj.weight"},
     {TensorRole::kUp, "mlp.up_proj.weight"},
-    {TensorRole::kDown, "mlp.down_proj.weight"}};
+    {TensorRole::kDown, "mlp.down_proj.weight"},
+    {TensorRole::kRouter, "mlp.gate.weight"},
+    {TensorRole::kExpertGate, "mlp.experts.*.gate_proj.weight"},
+    {TensorRole::kExpertUp, "mlp.experts.*.up_proj.weight"},
+    {TensorRole::kExpertDown, "mlp.experts.*.down_proj.weight"}};
 inline constexpr std::string_view kLlamaWithoutEffect[] = {".self_attn.rotary_emb.inv_freq"};
 
 // Llama's names, which Qwen has, too.
@@ -107,6 +122,7 @@ inline constexpr TensorNames kGemma3TextNames = {.of_model = kGemma3TextModelTen
                                                  .of_layer = kGemma3LayerTensors,
                                                  .without_effect = kLlamaWithoutEffect,
                                                  .other_parts = kGemma3OtherParts};
+
 // Phi-3's: queries, keys and values are rows of one tensor, and so are gate and up.
 inline constexpr TensorName kPhi3LayerTensors[] = {
     {TensorRole::kAttentionNorm, "input_layernorm.weight"},
@@ -122,5 +138,22 @@ inline constexpr TensorNames kPhi3Names = {.of_model = kLlamaModelTensors,
                                            .layer_prefix = "model.layers.",
                                            .of_layer = kPhi3LayerTensors,
                                            .without_effect = kLlamaWithoutEffect};
+
+inline constexpr TensorName kMixtralLayerTensors[] = {
+    {TensorRole::kAttentionNorm, "input_layernorm.weight"},
+    {TensorRole::kFeedForwardNorm, "post_attention_layernorm.weight"},
+    {TensorRole::kQuery, "self_attn.q_proj.weight"},
+    {TensorRole::kKey, "self_attn.k_proj.weight"},
+    {TensorRole::kValue, "self_attn.v_proj.weight"},
+    {TensorRole::kAttentionOutput, "self_attn.o_proj.weight"},
+    {TensorRole::kRouter, "block_sparse_moe.gate.weight"},
+    {TensorRole::kExpertGate, "block_sparse_moe.experts.*.w1.weight"},
+    {TensorRole::kExpertUp, "block_sparse_moe.experts.*.w3.weight"},
+    {TensorRole::kExpertDown, "block_sparse_moe.experts.*.w2.weight"}};
+
+inline constexpr TensorNames kMixtralNames = {.of_model = kLlamaModelTensors,
+                                              .layer_prefix = "model.layers.",
+                                              .of_layer = kMixtralLayerTensors,
+                                              .without_effect = kLlamaWithoutEffect};
 
 }  // namespace retroinfer

@@ -233,6 +233,8 @@ absl::Status Transformer::FeedForward(Stream& stream, const LayerWeights& weight
   switch (weights.spec.feed_forward) {
     case FeedForwardKind::kDense:
       return DenseFeedForward(stream, weights, hidden, rows, decode);
+    case FeedForwardKind::kExperts:
+      return ExpertFeedForward(stream, weights, hidden, rows, decode);
   }
   return absl::InternalError("a feed-forward network of no known kind");
 }
@@ -250,6 +252,30 @@ absl::Status Transformer::DenseFeedForward(Stream& stream, const LayerWeights& w
                                                     .activation = config_.activation}));
   return AddProjected(stream, *weights.down, gated, weights.post_mlp_norm, hidden, rows.normed,
                       decode);
+}
+
+absl::Status Transformer::ExpertFeedForward(Stream& stream, const LayerWeights& weights,
+                                            const MatrixView& hidden, const Workspace::Views& rows,
+                                            bool decode) {
+  const Workspace::ExpertRows& experts = rows.experts;
+  RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
+  RETURN_IF_ERROR(Project(stream, *weights.router, rows.normed, experts.scores, false, decode));
+  RETURN_IF_ERROR(
+      ops_.model().RouteExperts(stream, {.scores = experts.scores,
+                                         .weights_sum_to_one = config_.experts.weights_sum_to_one,
+                                         .decode = decode,
+                                         .routes = experts.routes}));
+  RETURN_IF_ERROR(ops_.model().GroupedGatedLinear(stream, {.linear = weights.gate_up.get(),
+                                                           .in = rows.normed,
+                                                           .routes = experts.routes,
+                                                           .out = experts.gated,
+                                                           .decode = decode}));
+  return ops_.model().GroupedLinear(stream, {.linear = weights.down.get(),
+                                             .in = experts.gated,
+                                             .routes = experts.routes,
+                                             .products = experts.products,
+                                             .out = hidden,
+                                             .decode = decode});
 }
 
 absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_ids,

@@ -1,4 +1,4 @@
-// The forward pass of a Llama or Qwen model, in pieces that the engine drives: prefill one (layer,
+// The forward pass of a model, in pieces that the engine drives: prefill one (layer,
 // chunk) at a time, decode one step of a batch at a time with attention left to the caller.
 //
 //   prefill                                   decode
@@ -164,6 +164,9 @@ class Transformer {
   absl::Status DenseFeedForward(Stream& stream, const LayerWeights& weights,
                                 const MatrixView& hidden, const Workspace::Views& rows,
                                 bool decode);
+  absl::Status ExpertFeedForward(Stream& stream, const LayerWeights& weights,
+                                 const MatrixView& hidden, const Workspace::Views& rows,
+                                 bool decode);
   absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
   absl::Status StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
                           const PrefillPiece& piece);

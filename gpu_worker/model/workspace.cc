@@ -14,15 +14,23 @@ constexpr size_t kAlignment = 256;
 struct Offsets {
   size_t hidden, normed, cos, sin, window_cos, window_sin, query_cos, query_sin, qkv, attention,
       gate_up, end;
+  // Where layers have experts.
+  size_t scores, experts, weights, plan, gated, products;
 };
+
+int64_t PlanWords(const ModelConfig& config, int64_t rows) {
+  return RoutePlan::MostWords(config.experts.count, config.experts.per_token, rows);
+}
 
 Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
   size_t used = 0;
-  const auto take = [&](int64_t cols, size_t element_bytes) {
+  const auto take_bytes = [&](size_t bytes) {
     const size_t offset = used;
-    const size_t bytes = static_cast<size_t>(rows * cols) * element_bytes;
     used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     return offset;
+  };
+  const auto take = [&](int64_t cols, size_t element_bytes) {
+    return take_bytes(static_cast<size_t>(rows * cols) * element_bytes);
   };
   const size_t element = DTypeBytes(dtype);
   Offsets offsets = {};
@@ -42,9 +50,49 @@ Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
   offsets.attention = take(config.query_size(), element);
   const size_t attention_end = used;
   used = shared;
-  offsets.gate_up = take(2 * config.intermediate_size, element);
+  if (config.experts.count == 0) {
+    offsets.gate_up = take(2 * config.intermediate_size, element);
+  } else {
+    const int64_t each = config.experts.per_token;
+    offsets.scores = take(config.experts.count, sizeof(float));
+    offsets.experts = take(each, sizeof(int32_t));
+    offsets.weights = take(each, sizeof(float));
+    offsets.plan = take_bytes(static_cast<size_t>(PlanWords(config, rows)) * sizeof(int32_t));
+    offsets.gated = take(each * config.intermediate_size, element);
+    offsets.products = take(each * config.hidden_size, element);
+  }
   offsets.end = std::max(attention_end, used);
   return offsets;
+}
+
+Workspace::ExpertRows RowsOfExperts(const ModelConfig& config, const Offsets& offsets, DType dtype,
+                                    int64_t rows, const DeviceBuffer& buffer) {
+  const int64_t pairs = rows * config.experts.per_token;
+  const auto matrix = [&](size_t offset, DType type, int64_t count, int64_t cols) {
+    const size_t bytes = static_cast<size_t>(count * cols) * DTypeBytes(type);
+    return MatrixView::Dense(buffer.bytes().subspan(offset, bytes), type, count, cols);
+  };
+  const auto words = [&](size_t offset, int64_t count) {
+    return buffer.as<int32_t>().subspan(offset / sizeof(int32_t), static_cast<size_t>(count));
+  };
+  return {.scores = matrix(offsets.scores, DType::kF32, rows, config.experts.count),
+          .routes = {.num_experts = config.experts.count,
+                     .per_row = config.experts.per_token,
+                     .experts = words(offsets.experts, pairs),
+                     .weights = buffer.as<float>().subspan(offsets.weights / sizeof(float),
+                                                           static_cast<size_t>(pairs)),
+                     .plan = words(offsets.plan, PlanWords(config, rows))},
+          .gated = matrix(offsets.gated, dtype, pairs, config.intermediate_size),
+          .products = matrix(offsets.products, dtype, pairs, config.hidden_size)};
+}
+
+Workspace::ExpertRows First(const Workspace::ExpertRows& all, int64_t rows) {
+  if (all.routes.num_experts == 0) return {};
+  const int64_t pairs = rows * all.routes.per_row;
+  return {.scores = all.scores.Rows(0, rows),
+          .routes = all.routes.Rows(rows),
+          .gated = all.gated.Rows(0, pairs),
+          .products = all.products.Rows(0, pairs)};
 }
 
 }  // namespace
@@ -85,7 +133,13 @@ absl::StatusOr<Workspace> Workspace::Create(Device& device, const ModelConfig& c
                     .keys = qkv.Columns(config.query_size(), config.kv_size()),
                     .values = qkv.Columns(config.query_size() + config.kv_size(), config.kv_size()),
                     .attention = matrix(offsets.attention, config.query_size()),
-                    .gate_up = matrix(offsets.gate_up, 2 * config.intermediate_size)};
+                    .gate_up = {},
+                    .experts = {}};
+  if (config.experts.count == 0) {
+    workspace.max_.gate_up = matrix(offsets.gate_up, 2 * config.intermediate_size);
+  } else {
+    workspace.max_.experts = RowsOfExperts(config, offsets, dtype, max_rows, workspace.buffer_);
+  }
   return workspace;
 }
 
@@ -107,7 +161,8 @@ Workspace::Views Workspace::Rows(int64_t rows) const {
           .keys = max_.keys.Rows(0, rows),
           .values = max_.values.Rows(0, rows),
           .attention = max_.attention.Rows(0, rows),
-          .gate_up = max_.gate_up.Rows(0, rows)};
+          .gate_up = max_.gate_up.rows == 0 ? MatrixView() : max_.gate_up.Rows(0, rows),
+          .experts = First(max_.experts, rows)};
 }
 
 }  // namespace retroinfer
