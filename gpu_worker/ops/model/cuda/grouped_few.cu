@@ -27,11 +27,10 @@ static_assert(kMostSums >= kRowsOfRouteGroup * kMostExpertsPerRow);
 
 // Steps of a warp whose bytes are under way at a time: about a hundred bytes of each lane.
 template <typename Form, int kTiles>
-constexpr int kAhead = 2 *
-                       (Form::kMmas == 2   ? 4
-                        : Form::kMmas == 4 ? 3
-                                           : 2) /
-                       kTiles;
+constexpr int kAhead = kTiles == 1 ? (Form::kMmas == 2   ? 8
+                                      : Form::kMmas == 4 ? 6
+                                                         : 4)
+                                   : (Form::kMmas <= 4 ? 4 : 2);
 
 int64_t SlicesOf(int64_t in_features, int64_t per_row) {
   return std::clamp<int64_t>(DivideUp(in_features, kColsOfSlice), 1,
