@@ -58,7 +58,7 @@ constexpr Family kFamilies[] = {
     {"MixtralForCausalLM", "mixtral", ModelFamily::kMixtral, &kMixtralNames, kOfMixtral, "Mixtral",
      "without a sliding window", ""},
     {"Gemma3ForCausalLM", "gemma3_text", ModelFamily::kGemma3, &kGemma3Names, kOfGemma3,
-     "Gemma 3 1B", "with its sliding windows; not with policy streaming", ""},
+     "Gemma 3 1B", "with its sliding windows; [not with policy streaming](#gemma-3)", ""},
     {"Gemma3ForConditionalGeneration", "gemma3", ModelFamily::kGemma3, &kGemma3TextNames, kOfGemma3,
      "Gemma 3 4B, 12B, 27B", "text, without pictures; as Gemma 3 1B", "", "text_config"},
 };
