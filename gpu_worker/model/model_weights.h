@@ -24,7 +24,7 @@ struct LayerWeights {
   LayerSpec spec;
   MatrixView attention_norm;                // [1, hidden]
   MatrixView mlp_norm;                      // [1, hidden]
-  MatrixView q_norm;                        // [1, head_dim]; with LayerSpec::qk_norm
+  MatrixView q_norm;                        // [1, head_dim]; where heads have norms
   MatrixView k_norm;                        // [1, head_dim]
   MatrixView post_attention_norm;           // [1, hidden]; with LayerSpec::post_norms
   MatrixView post_mlp_norm;                 // [1, hidden]
