@@ -80,6 +80,13 @@ def smollm3(**settings):
             "sliding_window": None, **COMMON, **settings}
 
 
+def gemma3(**settings):
+    return {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+            "attention_bias": False, "attn_logit_softcapping": None,
+            "final_logit_softcapping": None, "hidden_activation": "gelu_pytorch_tanh",
+            **{key: value for key, value in COMMON.items() if key != "hidden_act"}, **settings}
+
+
 def granite(**settings):
     return {"architectures": ["GraniteForCausalLM"], "model_type": "granite",
             "attention_bias": False, "mlp_bias": False, **COMMON, **settings}
@@ -99,6 +106,17 @@ def ministral3(**settings):
 def longrope(pairs):
     return {"type": "longrope", "short_factor": [1 + 0.01 * i for i in range(pairs)],
             "long_factor": [1 + 0.5 * i for i in range(pairs)]}
+
+
+def qwen3_moe(**settings):
+    return {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+            "attention_bias": False, "use_sliding_window": False, "sliding_window": None,
+            "decoder_sparse_step": 1, "mlp_only_layers": [], **COMMON, **settings}
+
+
+def mixtral(**settings):
+    return {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+            "sliding_window": None, **COMMON, **settings}
 
 
 # name -> (config.json, element type of a tensor, files)
@@ -205,6 +223,51 @@ LATER_MODELS = {
 }
 
 
+# Windows that are shorter than the prompt. The roots of the hidden sizes are whole numbers, so that
+# embeddings are multiplied alike in every type.
+WINDOW_MODELS = {
+    # The older form, with what folders of one model have; the third layer sees all tokens.
+    "gemma3-d64-windows-bf16": (
+        gemma3(hidden_size=64, intermediate_size=88, num_attention_heads=4, num_key_value_heads=2,
+               head_dim=64, num_hidden_layers=3, sliding_window_pattern=3, sliding_window=24,
+               query_pre_attn_scalar=32, rope_theta=1000000, rope_local_base_freq=10000,
+               rope_scaling={"factor": 8.0, "rope_type": "linear"}, torch_dtype="bfloat16"),
+        lambda name: BF16, 1),
+    # The text part of a model that sees images, in the form of transformers 5, heads of 256.
+    "gemma3-d256-text-part-bf16": (
+        gemma3(hidden_size=36, intermediate_size=56, num_attention_heads=1, num_key_value_heads=1,
+               head_dim=256, vocab_size=101, eos_token_id=100, bos_token_id=None,
+               layer_types=["full_attention", "sliding_attention"], sliding_window=70,
+               rope_parameters={
+                   "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+               dtype="bfloat16"), None, 1),
+}
+
+
+EXPERT_MODELS = {
+    # Experts of a size that fills no tile of 16; weights of the chosen ones sum to 1.
+    "qwen3moe-d64-untied-bf16": (
+        qwen3_moe(hidden_size=64, intermediate_size=88, moe_intermediate_size=40, num_experts=8,
+                  num_experts_per_tok=3, norm_topk_prob=True, num_attention_heads=4,
+                  num_key_value_heads=1, head_dim=64, vocab_size=101, eos_token_id=100,
+                  bos_token_id=None, rope_theta=1000000.0, torch_dtype="bfloat16",
+                  tie_word_embeddings=False), lambda name: BF16, 2),
+    # They do not; f32.
+    "qwen3moe-d128-tied-f32": (
+        qwen3_moe(hidden_size=48, intermediate_size=88, moe_intermediate_size=16, num_experts=5,
+                  num_experts_per_tok=2, norm_topk_prob=False, num_attention_heads=2,
+                  num_key_value_heads=2, head_dim=128, vocab_size=101, eos_token_id=100,
+                  bos_token_id=None, rope_theta=10000.0, torch_dtype="float32",
+                  tie_word_embeddings=True), lambda name: F32, 1),
+    "mixtral-d64-untied-bf16": (
+        mixtral(hidden_size=128, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2,
+                num_attention_heads=2, num_key_value_heads=1, vocab_size=101, eos_token_id=100,
+                bos_token_id=None, rope_theta=1000000.0, torch_dtype="bfloat16",
+                tie_word_embeddings=False), lambda name: BF16, 1),
+}
+
+
 def compressed_tensors(strategy, dynamic, **weights):
     """quantization_config as llm-compressor writes it."""
     activations = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": dynamic,
@@ -227,6 +290,10 @@ class Quantization:
         self.part, self.config, self.scale, self.storage = part, config, scale, storage
         self.input_scale, self.left_out, self.more = input_scale, left_out, more
         self.hf_quant_config = hf_quant_config
+
+    def folder_config(self, settings):
+        return settings if self.config is None else {**settings,
+                                                     "quantization_config": self.config}
 
     def covers(self, name):
         return name.endswith("_proj.weight") and not any(part in name for part in self.left_out)
@@ -267,12 +334,35 @@ class Quantization:
         return stored, numbers
 
 
+class TextPart:
+    """A folder of a model that sees images, too: other names, and tensors that text does not need."""
+    hf_quant_config = None
+
+    def folder_config(self, settings):
+        text = {key: value for key, value in settings.items()
+                if key not in ("architectures", "dtype", "eos_token_id")}
+        return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+                "dtype": settings["dtype"], "eos_token_id": settings["eos_token_id"],
+                "image_token_index": 99, "mm_tokens_per_image": 4, "text_config": text,
+                "vision_config": {"hidden_size": 8, "model_type": "siglip_vision_model"}}
+
+    def apply(self, state, generator):
+        stored = {"language_model." + name: tensor for name, tensor in state.items()}
+        for name in ("vision_tower.vision_model.post_layernorm.weight",
+                     "multi_modal_projector.mm_soft_emb_norm.weight"):
+            stored[name] = torch.rand(8, generator=generator).to(BF16)
+        return stored, {name: tensor.float() for name, tensor in state.items()}
+
+
 FP8_SHAPE = {"hidden_size": 144, "intermediate_size": 200, "head_dim": 64, "vocab_size": 101,
              "eos_token_id": 100, "bos_token_id": None, "rope_theta": 10000.0,
              "torch_dtype": "bfloat16", "tie_word_embeddings": False}
 LLAMA_FP8 = llama(num_attention_heads=3, num_key_value_heads=1, **FP8_SHAPE)
 QWEN2_FP8 = qwen2(num_attention_heads=2, num_key_value_heads=2, **FP8_SHAPE)
 QWEN3_FP8 = qwen3(num_attention_heads=4, num_key_value_heads=1, **FP8_SHAPE)
+QWEN3MOE_FP8 = qwen3_moe(num_attention_heads=2, num_key_value_heads=1, num_experts=6,
+                         num_experts_per_tok=2, norm_topk_prob=True, moe_intermediate_size=72,
+                         **FP8_SHAPE)
 QUANTIZED = {
     "llama-fp8-ct-channel": (LLAMA_FP8, Quantization(
         "feature", compressed_tensors("channel", True), storage=BF16)),
@@ -290,6 +380,11 @@ QUANTIZED = {
                   "weight_block_size": [128, 128], "modules_to_not_convert":
                       ["lm_head", "model.layers.1.mlp.down_proj"]},
         scale="weight_scale_inv", left_out=["layers.1.mlp.down_proj"])),
+    "qwen3moe-fp8-block": (QWEN3MOE_FP8, Quantization(
+        "block", {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                  "weight_block_size": [128, 128], "modules_to_not_convert":
+                      ["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]},
+        scale="weight_scale_inv")),
     "llama-fp8-modelopt": (LLAMA_FP8, Quantization(
         "matrix", None, input_scale=True, left_out=["layers.0.self_attn"],
         more=["model.layers.1.self_attn.k_proj.k_scale", "model.layers.1.self_attn.v_proj.v_scale"],
@@ -299,24 +394,66 @@ QUANTIZED = {
 }
 
 
+def steer_routers(config, values, generator):
+    """Gives each token an order of experts of its own, with clear distances, so that rounding does
+    not choose others. It stands in the first channels, which nothing else writes to."""
+    count = getattr(config, "num_local_experts", None) or config.num_experts
+    embedding = next(value for name, value in values.items() if "embed_tokens" in name)
+    for token in range(embedding.shape[0]):
+        order = torch.randperm(count, generator=generator)
+        embedding[token, :count] = (order - count / 2) * embedding.std() * 0.5
+    for name, value in values.items():
+        if name.endswith("mlp.gate.weight"):
+            value *= 0.1
+            value[:, :count] = 1.5 * torch.eye(count)
+        elif "post_attention_layernorm" in name:
+            value[:count] = 1
+        elif "o_proj" in name:
+            value[:count] = 0
+        elif "down_proj" in name:
+            value[:, :count] = 0
+
+
+def stored_tensors(config, name, value):
+    """A parameter as folders hold it: experts by themselves, gates and ups apart."""
+    if config.model_type == "mixtral":
+        name = name.replace("mlp.", "block_sparse_moe.")
+    if ".experts." not in name:
+        yield name, value
+        return
+    gate, up, down = (("w1", "w3", "w2") if config.model_type == "mixtral" else
+                      ("gate_proj", "up_proj", "down_proj"))
+    module = name[:name.index(".experts.") + len(".experts.")]
+    for expert, matrix in enumerate(value):
+        if "down_proj" in name:
+            yield f"{module}{expert}.{down}.weight", matrix
+        else:
+            for part, half in zip((gate, up), matrix.chunk(2)):
+                yield f"{module}{expert}.{part}.weight", half
+
+
 def random_weights(config, storage, generator):
     """State of a model: projections that keep the scale of their input, lively norms and biases."""
     model = AutoModelForCausalLM.from_config(config)
-    state = {}
+    values = {}
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
-            value = 1 + 0.3 * noise
+            value = (0 if config.model_type == "gemma3_text" else 1) + 0.3 * noise
         elif parameter.dim() == 1:
             value = 0.5 * noise
         elif "embed_tokens" in name:
             value = noise * (0.4 if config.tie_word_embeddings else 1.0)
         else:
-            value = noise * parameter.shape[1] ** -0.5
+            value = noise * parameter.shape[-1] ** -0.5
         if "o_proj" in name or "down_proj" in name:
-            value = value * 0.4
-        state[name] = value.to(storage(name)).contiguous()
-    return state
+            # A sum of experts is smaller than one.
+            value = value * (0.6 if ".experts." in name else 0.4)
+        values[name] = value
+    if any(".experts." in name for name in values):
+        steer_routers(config, values, generator)
+    return {stored: tensor.to(storage(stored)).contiguous() for name, value in values.items()
+            for stored, tensor in stored_tensors(config, name, value)}
 
 
 def save_weights(folder, state, num_files):
@@ -355,9 +492,7 @@ def make_quantized(folder, settings, quantization, generator, numbers_folder):
     write_json(numbers_folder / "config.json", {**settings, "torch_dtype": "float32"})
     save_weights(numbers_folder, numbers, 1)
     save_weights(folder, stored, 1)
-    if quantization.config is not None:
-        write_json(folder / "config.json",
-                   {**settings, "quantization_config": quantization.config})
+    write_json(folder / "config.json", quantization.folder_config(settings))
     if quantization.hf_quant_config is not None:
         write_json(folder / "hf_quant_config.json", quantization.hf_quant_config)
 
@@ -410,7 +545,10 @@ def main():
     quantized = [(name, (settings, None, 1, seed + 101, quantization))
                  for seed, (name, (settings, quantization)) in enumerate(sorted(QUANTIZED.items()))]
     later = [(name, (*model, seed + 201)) for seed, (name, model) in enumerate(LATER_MODELS.items())]
-    for name, model in plain + quantized + later:
+    experts = [(name, (*model, seed + 204)) for seed, (name, model) in enumerate(EXPERT_MODELS.items())]
+    windows = [(name, (*model, seed + 301, None if model[1] else TextPart()))
+               for seed, (name, model) in enumerate(WINDOW_MODELS.items())]
+    for name, model in plain + quantized + later + experts + windows:
         if arguments.only not in name:
             continue
         folder = arguments.out / name

@@ -11,6 +11,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/model_shapes.h"
+#include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
 #include "gpu_worker/model/stored_model.h"
@@ -127,6 +128,23 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
   return loaded;
 }
 
+namespace {
+
+// Says what of a folder is not served, if anything.
+void NoteOtherParts(const ModelConfig& config, const Checkpoint& checkpoint) {
+  const ModelTable table(config);
+  const auto is_other = [&table](const auto& entry) { return table.IsOtherPart(entry.first); };
+  const auto count =
+      std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(), is_other);
+  if (count == 0) return;
+  spdlog::info(
+      "{} tensors are of the part of the model that sees images, and have no effect: text "
+      "is served",
+      count);
+}
+
+}  // namespace
+
 absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
     Device& device, ModelOps& ops, WeightSource weight_source, const KvFormat& kv_format,
     const LoadProgress& progress) const {
@@ -135,6 +153,7 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
   const bool hash_apart = weight_source == WeightSource::kMapping;
   const absl::Time begin = absl::Now();
   RETURN_IF_ERROR(CheckTensors(config_, *checkpoint_));
+  NoteOtherParts(config_, *checkpoint_);
   const ChannelBalance balance = ChannelBalance::Of(config_, *checkpoint_, ReadingThreads());
   if (!balance.is_identity()) {
     spdlog::info("{} of {} pairs of channels of queries and keys are balanced by powers of two",

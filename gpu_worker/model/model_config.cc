@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/gemma3_config.h"
 #include "gpu_worker/model/model_limits.h"
 #include "gpu_worker/model/padded_heads.h"
 
@@ -99,9 +100,15 @@ absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily f
   if (config.Has("layer_types")) RETURN_IF_ERROR(CheckLayerTypes(config, num_layers));
   if (family == ModelFamily::kMistral) return RefuseWindowOfMistral(config);
   if (family == ModelFamily::kPhi3) return RefuseWindowOfPhi3(config);
-  if (config.Has("layer_types") && family != ModelFamily::kMinistral3) return absl::OkStatus();
+  // Windows of models of experts are of all layers, too.
+  if (family == ModelFamily::kQwen3Moe) {
+    return RefuseFlag(config, "use_sliding_window", kNoWindow);
+  }
+  const bool goes_by_types = family != ModelFamily::kMinistral3 && family != ModelFamily::kMixtral;
+  if (config.Has("layer_types") && goes_by_types) return absl::OkStatus();
   if (family == ModelFamily::kLlama || family == ModelFamily::kSeedOss ||
-      family == ModelFamily::kGranite || family == ModelFamily::kMinistral3) {
+      family == ModelFamily::kGranite || family == ModelFamily::kMinistral3 ||
+      family == ModelFamily::kMixtral) {
     return config.Has("sliding_window") ? Unsupported(config, "sliding_window", kNoWindow)
                                         : absl::OkStatus();
   }
@@ -146,12 +153,18 @@ absl::Status RefuseOwnCode(const common::JsonReader& config, ModelFamily family)
   return absl::OkStatus();
 }
 
+bool HasExperts(ModelFamily family) {
+  return family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral;
+}
+
 // Everything that would change the result and is not implemented.
 absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family,
                             int64_t num_layers) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (config.Has(key)) {
-      return Unsupported(config, key, "mixture of experts is not supported; dense models are");
+    if (config.Has(key) && !HasExperts(family)) {
+      return Unsupported(config, key,
+                         "a mixture of experts is supported for Qwen3MoeForCausalLM and "
+                         "MixtralForCausalLM only");
     }
   }
   if (config.Has("dual_chunk_attention_config")) {
@@ -162,6 +175,7 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
   RETURN_IF_ERROR(RefuseOwnCode(config, family));
   RETURN_IF_ERROR(RefuseBiases(config, family));
   RETURN_IF_ERROR(RefuseFlag(config, "use_mrope", "multimodal RoPE is not supported"));
+  if (family == ModelFamily::kGemma3) return absl::OkStatus();  // gemma3_config.h has the rest
   if (config.Has("hidden_act")) {
     ASSIGN_OR_RETURN(const std::string activation, config.String("hidden_act"));
     if (activation != "silu" && activation != "swish") {
@@ -170,6 +184,11 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
     }
   }
   return RefuseSlidingWindow(config, family, num_layers);
+}
+
+absl::StatusOr<int64_t> IntOrDefault(const common::JsonReader& config, const char* key,
+                                     int64_t absent, int64_t max) {
+  return absent == 0 ? config.Int(key, 1, max) : config.IntOr(key, absent, 1, max);
 }
 
 // Of the head's dimensions: a value, or null for the hidden size over the query heads, or nothing.
@@ -205,19 +224,23 @@ absl::Status SetHeadDim(const common::JsonReader& config, int64_t head_dim, Mode
                                     model.head_dim, ", are not supported ", what));
   };
   if (model.quantization.has_value()) return refuse("where weights are quantized");
-  if (model.family == ModelFamily::kQwen3) return refuse("where each head has a norm");
+  if (model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kGemma3) {
+    return refuse("where each head has a norm");
+  }
   return absl::OkStatus();
 }
 
 absl::Status ReadHeads(const common::JsonReader& config, const FamilyDefaults& defaults,
                        ModelConfig& model) {
-  ASSIGN_OR_RETURN(const int64_t query_heads, config.Int("num_attention_heads", 1, kMaxHeads));
+  ASSIGN_OR_RETURN(const int64_t query_heads, IntOrDefault(config, "num_attention_heads",
+                                                           defaults.sizes.query_heads, kMaxHeads));
   // Some families' default is one KV head for each query head; others' is a number of one of their
   // models.
-  ASSIGN_OR_RETURN(const int64_t kv_heads,
-                   defaults.kv_heads
-                       ? config.IntOr("num_key_value_heads", query_heads, 1, kMaxHeads)
-                       : config.Int("num_key_value_heads", 1, kMaxHeads));
+  ASSIGN_OR_RETURN(
+      const int64_t kv_heads,
+      defaults.kv_heads
+          ? config.IntOr("num_key_value_heads", query_heads, 1, kMaxHeads)
+          : IntOrDefault(config, "num_key_value_heads", defaults.sizes.kv_heads, kMaxHeads));
   if (query_heads % kv_heads != 0) {
     return config.Error(
         "num_key_value_heads",
@@ -320,10 +343,60 @@ absl::Status ReadLayersWithoutRope(const common::JsonReader& config, ModelConfig
   return absl::OkStatus();
 }
 
+// The list of the outermost object that has one.
+absl::Status ReadEosTokens(const common::JsonReader& config, ModelConfig& model) {
+  if (!config.Has("eos_token_id") || !model.eos_token_ids.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto ids,
+                   config.IntList("eos_token_id", 0, model.vocab_size - 1, kMaxEosTokens));
+  model.eos_token_ids.assign(ids.begin(), ids.end());
+  return absl::OkStatus();
+}
+
+// Refuses layers of a dense network beside those of experts, and experts that all tokens share.
+absl::Status RefuseOtherNetworks(const common::JsonReader& config) {
+  ASSIGN_OR_RETURN(const int64_t step, config.IntOr("decoder_sparse_step", 1, 0, kMaxLayers));
+  if (step != 1) {
+    return Unsupported(config, "decoder_sparse_step",
+                       absl::StrCat("experts in each layer (1) are supported, this is ", step));
+  }
+  if (config.Has("mlp_only_layers")) {
+    ASSIGN_OR_RETURN(const auto layers,
+                     config.IntList("mlp_only_layers", 0, kMaxLayers, kMaxLayers));
+    if (!layers.empty()) {
+      return Unsupported(config, "mlp_only_layers",
+                         "experts in each layer (an empty list) are supported");
+    }
+  }
+  for (const char* key : {"shared_expert_intermediate_size", "n_shared_experts"}) {
+    if (config.Has(key)) {
+      return Unsupported(config, key, "experts that all tokens share are not supported");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadExperts(const common::JsonReader& config, ModelConfig& model) {
+  RETURN_IF_ERROR(RefuseOtherNetworks(config));
+  const bool is_mixtral = model.family == ModelFamily::kMixtral;
+  // Newer tools write Qwen's number under Mixtral's name, too.
+  const char* const count_key =
+      is_mixtral || !config.Has("num_experts") ? "num_local_experts" : "num_experts";
+  ASSIGN_OR_RETURN(model.experts.count, config.Int(count_key, 1, kMaxExperts));
+  ASSIGN_OR_RETURN(
+      model.experts.per_token,
+      config.Int("num_experts_per_tok", 1, std::min(model.experts.count, kMaxExpertsPerToken)));
+  model.experts.weights_sum_to_one = is_mixtral;
+  if (is_mixtral) return absl::OkStatus();
+  ASSIGN_OR_RETURN(model.experts.weights_sum_to_one, config.BoolOr("norm_topk_prob", false));
+  return absl::OkStatus();
+}
+
 // What the layers of one family have and others do not.
 absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
   model.qkv_bias = model.family == ModelFamily::kQwen2;
-  model.qk_norm = model.family == ModelFamily::kQwen3;
+  model.qk_norm = model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kQwen3Moe ||
+                  model.family == ModelFamily::kGemma3;
+  if (HasExperts(model.family)) RETURN_IF_ERROR(ReadExperts(config, model));
   if (model.family == ModelFamily::kSeedOss) {
     ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", true));
   }
@@ -335,38 +408,58 @@ absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
 }  // namespace
 
 int64_t ContextLengthOf(const ModelConfig& config) {
+  // Gemma's positions are those behind its linear scaling.
+  const bool is_scaled =
+      config.family == ModelFamily::kGemma3 && config.rope.type == RopeConfig::Type::kLinear;
+  if (is_scaled) return config.max_positions;
   return std::min(config.rope.ContextLength(config.max_positions), kMaxModelPositions);
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
+absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& whole,
                                             const common::JsonReader* hf_quant_config) {
   ModelConfig model;
-  ASSIGN_OR_RETURN(const Family family, ReadFamily(config));
+  ASSIGN_OR_RETURN(const Family family, ReadFamily(whole));
+  common::JsonReader config = whole;
+  if (family.text_key != nullptr) {
+    ASSIGN_OR_RETURN(config, whole.Object(family.text_key));
+  }
   model.family = family.family;
   model.names = family.names;
-  ASSIGN_OR_RETURN(const int64_t num_layers, config.Int("num_hidden_layers", 1, kMaxLayers));
+  const FamilySizes& sizes = family.defaults.sizes;
+  ASSIGN_OR_RETURN(const int64_t num_layers,
+                   IntOrDefault(config, "num_hidden_layers", sizes.num_layers, kMaxLayers));
   model.num_layers = static_cast<uint32_t>(num_layers);
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));
-  ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(config, hf_quant_config));
-  ASSIGN_OR_RETURN(model.hidden_size, config.Int("hidden_size", 1, kMaxHidden));
-  ASSIGN_OR_RETURN(model.intermediate_size, config.Int("intermediate_size", 1, kMaxIntermediate));
-  ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocabSize));
+  ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(whole, hf_quant_config));
+  ASSIGN_OR_RETURN(model.hidden_size,
+                   IntOrDefault(config, "hidden_size", sizes.hidden_size, kMaxHidden));
+  // Qwen3-MoE says under the usual name how large dense networks would be, of which it has none.
+  const bool is_of_expert = model.family == ModelFamily::kQwen3Moe;
+  ASSIGN_OR_RETURN(
+      model.intermediate_size,
+      IntOrDefault(config, is_of_expert ? "moe_intermediate_size" : "intermediate_size",
+                   sizes.intermediate_size, kMaxIntermediate));
+  ASSIGN_OR_RETURN(model.vocab_size,
+                   IntOrDefault(config, "vocab_size", sizes.vocab_size, kMaxVocabSize));
   RETURN_IF_ERROR(ReadHeads(config, family.defaults, model));
-  ASSIGN_OR_RETURN(model.max_positions,
-                   config.Int("max_position_embeddings", 1, kMaxModelPositions));
-  RETURN_IF_ERROR(ReadRope(config, family.defaults, model));
+  ASSIGN_OR_RETURN(model.max_positions, IntOrDefault(config, "max_position_embeddings",
+                                                     sizes.max_positions, kMaxModelPositions));
   ASSIGN_OR_RETURN(const double epsilon,
                    config.NumberOr("rms_norm_eps", family.defaults.rms_norm_epsilon, 1e-12, 1.0));
   model.rms_norm_epsilon = static_cast<float>(epsilon);
   ASSIGN_OR_RETURN(model.tie_word_embeddings,
                    config.BoolOr("tie_word_embeddings", family.defaults.tie_word_embeddings));
-  RETURN_IF_ERROR(ReadLayers(config, model));
-  RETURN_IF_ERROR(ReadDType(config, model));
-  if (config.Has("eos_token_id")) {
-    ASSIGN_OR_RETURN(const auto ids,
-                     config.IntList("eos_token_id", 0, model.vocab_size - 1, kMaxEosTokens));
-    model.eos_token_ids.assign(ids.begin(), ids.end());
+  for (const common::JsonReader& reader : {config, whole}) {
+    RETURN_IF_ERROR(ReadDType(reader, model));
+    RETURN_IF_ERROR(ReadEosTokens(reader, model));
   }
+  if (model.family == ModelFamily::kGemma3) {
+    RETURN_IF_ERROR(ReadGemma3(config, model));
+  } else {
+    RETURN_IF_ERROR(ReadRope(config, family.defaults, model));
+  }
+  RETURN_IF_ERROR(ReadLayers(config, model));
+  model.context_length = ContextLengthOf(model);
   return model;
 }
 

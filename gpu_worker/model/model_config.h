@@ -19,14 +19,24 @@
 #include "gpu_worker/model/rope_config.h"
 #include "gpu_worker/model/tensor_names.h"
 #include "gpu_worker/model/weight_quantization.h"
+#include "gpu_worker/ops/model/silu_mul.h"
 
 namespace retroinfer {
+
+// Feed-forward networks of which each token takes a few.
+struct ExpertsConfig {
+  int64_t count = 0;      // of a layer; 0: its network is dense
+  int64_t per_token = 0;  // 1 to `count`
+  // Whether weights of the chosen ones sum to 1; otherwise those of all do.
+  bool weights_sum_to_one = false;
+};
 
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   const TensorNames* names = &kLlamaNames;  // of the family; lives forever
   int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;  // of the feed-forward network
+  int64_t intermediate_size = 0;  // of the feed-forward network, or of each expert
+  ExpertsConfig experts;
   uint32_t num_layers = 0;
   uint32_t num_query_heads = 0;
   uint32_t num_kv_heads = 0;
@@ -46,10 +56,14 @@ struct ModelConfig {
   int64_t max_positions = 0;   // max_position_embeddings
   int64_t context_length = 0;  // tokens that the model is made for, RoPE scaling included
   float rms_norm_epsilon = 0;
+  float norm_offset = 0;  // added to the weights of norms: Gemma stores them less 1
   RopeConfig rope;
+  std::optional<RopeConfig> window_rope;  // of window layers; none: theirs is `rope`
+  GatedActivation activation = GatedActivation::kSilu;
   bool tie_word_embeddings = false;  // the output projection is the embedding table
   bool qkv_bias = false;             // Qwen2, Seed-OSS
-  bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
+  bool qk_norm = false;     // RMSNorm of every query and key head before RoPE: Qwen3, Gemma
+  bool post_norms = false;  // norms of what attention and feed-forward networks add, too: Gemma
   std::vector<uint32_t> layers_without_rope;  // SmolLM3
   // What the weights are meant to be computed in; none: in what they are stored.
   std::optional<DType> dtype;

@@ -18,6 +18,18 @@ constexpr FamilyDefaults kOfPhi3 = {
 constexpr FamilyDefaults kOfMinistral3 = {
     .head_dim = 128, .rms_norm_epsilon = 1e-5, .rope = {.may_grow = true}};
 
+constexpr FamilyDefaults kOfGemma3 = {.head_dim = 256,
+                                      .tie_word_embeddings = true,
+                                      .sizes = {.num_layers = 26,
+                                                .hidden_size = 2304,
+                                                .intermediate_size = 9216,
+                                                .vocab_size = 262'208,
+                                                .query_heads = 8,
+                                                .kv_heads = 4,
+                                                .max_positions = 131'072}};
+
+constexpr FamilyDefaults kOfMixtral = {.rope = {.theta = 1e6}};
+
 constexpr Family kFamilies[] = {
     {"LlamaForCausalLM", "llama", ModelFamily::kLlama, &kLlamaNames, kOfLlama, "Llama 3, 3.1, 3.2",
      "with llama3 RoPE scaling", "SmolLM2-135M"},
@@ -41,6 +53,14 @@ constexpr Family kFamilies[] = {
      "window "
      "that is shorter than the context",
      ""},
+    {"Qwen3MoeForCausalLM", "qwen3_moe", ModelFamily::kQwen3Moe, &kLlamaNames, kCommon,
+     "Qwen3 of experts: 30B-A3B, Coder", "with experts in each layer", ""},
+    {"MixtralForCausalLM", "mixtral", ModelFamily::kMixtral, &kMixtralNames, kOfMixtral, "Mixtral",
+     "without a sliding window", ""},
+    {"Gemma3ForCausalLM", "gemma3_text", ModelFamily::kGemma3, &kGemma3Names, kOfGemma3,
+     "Gemma 3 1B", "with its sliding windows; [not with policy streaming](#gemma-3)", ""},
+    {"Gemma3ForConditionalGeneration", "gemma3", ModelFamily::kGemma3, &kGemma3TextNames, kOfGemma3,
+     "Gemma 3 4B, 12B, 27B", "text, without pictures; as Gemma 3 1B", "", "text_config"},
 };
 
 }  // namespace

@@ -21,9 +21,23 @@ enum class ModelFamily : uint32_t {
   kMistral = 4,
   kSeedOss = 5,
   kSmolLm3 = 6,
+  kQwen3Moe = 7,
+  kMixtral = 8,
   kGranite = 10,
   kPhi3 = 11,
   kMinistral3 = 12,
+  kGemma3 = 16,
+};
+
+// Sizes of the model that transformers takes where a config.json names none; 0: it must.
+struct FamilySizes {
+  int64_t num_layers = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t vocab_size = 0;
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t max_positions = 0;
 };
 
 // What transformers takes for keys that are not there.
@@ -33,6 +47,7 @@ struct FamilyDefaults {
   bool tie_word_embeddings = false;
   double rms_norm_epsilon = 1e-6;
   RopeOfFamily rope;
+  FamilySizes sizes;
 };
 
 struct Family {
@@ -45,6 +60,8 @@ struct Family {
   const char* title;    // "Llama 3, 3.1, 3.2"
   const char* limits;   // what of them is served
   const char* was_run;  // real weights that were run; empty: none
+  // Of the object of config.json that describes the text part of the model; none: all of it does.
+  const char* text_key = nullptr;
 };
 
 std::span<const Family> ModelFamilies();

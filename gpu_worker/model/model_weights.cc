@@ -287,6 +287,7 @@ absl::Status WeightLoader::LoadLinear(const ProjectionSpec& projection,
                                               : FormOf(Tensor(projection.weights.front()).type);
   job.finish = [=, this, &form](DeviceSpan<std::byte> memory) {
     LinearWeights weights;
+    weights.num_parts = projection.num_parts;
     DeviceSpan<std::byte> matrix = memory;
     if (arrangement.has_value()) {
       ASSIGN_OR_RETURN(matrix, Arrange(projection, *arrangement, memory));
@@ -310,7 +311,7 @@ absl::Status WeightLoader::LoadLayer(uint32_t layer, const DeviceBuffer& norms,
     const TensorSpec* const norm = table_.Find(role, layer);
     if (norm != nullptr) weights.Norm(role) = LoadNorm(*norm, norms);
   }
-  for (const Projection projection : kLayerProjections) {
+  for (const Projection projection : ProjectionsOf(weights.spec)) {
     RETURN_IF_ERROR(LoadLinear(table_.Of(projection, layer), &weights.Linear(projection)));
   }
   return absl::OkStatus();
@@ -386,6 +387,10 @@ MatrixView& LayerWeights::Norm(TensorRole role) {
       return mlp_norm;
     case TensorRole::kQueryNorm:
       return q_norm;
+    case TensorRole::kPostAttentionNorm:
+      return post_attention_norm;
+    case TensorRole::kPostFeedForwardNorm:
+      return post_mlp_norm;
     default:
       RI_CHECK(role == TensorRole::kKeyNorm);
       return k_norm;
@@ -398,6 +403,8 @@ std::unique_ptr<PreparedLinear>& LayerWeights::Linear(Projection projection) {
       return qkv;
     case Projection::kAttentionOutput:
       return o;
+    case Projection::kRouter:
+      return router;
     case Projection::kGateUp:
       return gate_up;
     default:
@@ -456,7 +463,7 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
                                          : "only matrices of layers may be"));
   }
   for (int64_t layer = 0; config.quantization.has_value() && layer < config.num_layers; ++layer) {
-    for (const Projection projection : kLayerProjections) {
+    for (const Projection projection : ProjectionsOf(table.layers()[static_cast<size_t>(layer)])) {
       RETURN_IF_ERROR(CheckColumns(config, table, checkpoint, table.Of(projection, layer)));
     }
   }

@@ -18,22 +18,26 @@
 
 namespace retroinfer {
 
-// Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size.
+// Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size, E = experts. Layers
+// of experts have a router, and matrices of all experts one below the other.
 struct LayerWeights {
   LayerSpec spec;
-  MatrixView attention_norm;  // [1, hidden]
-  MatrixView mlp_norm;        // [1, hidden]
-  MatrixView q_norm;          // [1, head_dim]; Qwen3 only
-  MatrixView k_norm;          // [1, head_dim]; Qwen3 only
+  MatrixView attention_norm;       // [1, hidden]
+  MatrixView mlp_norm;             // [1, hidden]
+  MatrixView q_norm;               // [1, head_dim]; where heads have norms
+  MatrixView k_norm;               // [1, head_dim]
+  MatrixView post_attention_norm;  // [1, hidden]; with LayerSpec::post_norms
+  MatrixView post_mlp_norm;        // [1, hidden]
   // Taken from every key behind RoPE (ChannelBalance::key_offsets); empty: nothing is.
   DeviceSpan<const float> key_offsets;      // [K]
   std::unique_ptr<PreparedLinear> qkv;      // hidden -> Q + 2 K: queries, keys, values
   std::unique_ptr<PreparedLinear> o;        // Q -> hidden
-  std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up
-  std::unique_ptr<PreparedLinear> down;     // F -> hidden
+  std::unique_ptr<PreparedLinear> router;   // hidden -> E
+  std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up; or E times that
+  std::unique_ptr<PreparedLinear> down;     // F -> hidden; or E times that
 
   // The same by their names in the model's table.
-  // REQUIRES: `role` is one of kLayerNorms, `projection` one of kLayerProjections.
+  // REQUIRES: `role` is one of kLayerNorms, `projection` one of ProjectionsOf(spec).
   MatrixView& Norm(TensorRole role);
   std::unique_ptr<PreparedLinear>& Linear(Projection projection);
 };

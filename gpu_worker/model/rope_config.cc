@@ -258,6 +258,57 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int6
   return rope;
 }
 
+namespace {
+
+constexpr const char* kFull = "full_attention";
+constexpr const char* kSliding = "sliding_attention";
+
+absl::StatusOr<RopeConfig> ReadOfLayerType(const common::JsonReader& parameters, const char* type,
+                                           int64_t max_positions, double default_theta) {
+  if (!parameters.Has(type)) return RopeConfig{.theta = default_theta};
+  ASSIGN_OR_RETURN(const common::JsonReader settings, parameters.Object(type));
+  RETURN_IF_ERROR(ReadRotatedPart({settings}, false).status());
+  RETURN_IF_ERROR(ReadQueryGrowth({settings}, false).status());
+  ASSIGN_OR_RETURN(const double theta, ReadTheta({settings}, default_theta));
+  return ReadSettings(parameters, settings, {.theta = theta}, max_positions, {});
+}
+
+absl::StatusOr<LayerTypeRopes> ReadOldLayerTypeRopes(const common::JsonReader& config,
+                                                     int64_t max_positions,
+                                                     const LayerTypeRopes& defaults) {
+  LayerTypeRopes ropes = defaults;
+  ASSIGN_OR_RETURN(ropes.full,
+                   ReadRopeConfig(config, max_positions, {.theta = defaults.full.theta}));
+  ASSIGN_OR_RETURN(
+      ropes.sliding.theta,
+      config.NumberOr("rope_local_base_freq", defaults.sliding.theta, 1.000001, kMaxRopeTheta));
+  return ropes;
+}
+
+}  // namespace
+
+absl::StatusOr<LayerTypeRopes> ReadLayerTypeRopes(const common::JsonReader& config,
+                                                  int64_t max_positions,
+                                                  const LayerTypeRopes& defaults) {
+  ASSIGN_OR_RETURN(const auto parameters, Settings(config, kNew));
+  if (!parameters.has_value()) return ReadOldLayerTypeRopes(config, max_positions, defaults);
+  for (const common::JsonMember& member : parameters->json().Members()) {
+    if (member.key == kFull || member.key == kSliding) continue;
+    return parameters->Error(std::string(member.key),
+                             "is not expected: the model has a RoPE for each of full_attention "
+                             "and sliding_attention");
+  }
+  if (config.Has(kOld)) {
+    return config.Error(kOld, "and \"rope_parameters\" are there; remove one of them");
+  }
+  LayerTypeRopes ropes;
+  ASSIGN_OR_RETURN(ropes.full,
+                   ReadOfLayerType(*parameters, kFull, max_positions, defaults.full.theta));
+  ASSIGN_OR_RETURN(ropes.sliding,
+                   ReadOfLayerType(*parameters, kSliding, max_positions, defaults.sliding.theta));
+  return ropes;
+}
+
 RopeConfig YarnRope(double theta, double factor, int64_t original_positions) {
   return {.type = RopeConfig::Type::kYarn,
           .theta = theta,

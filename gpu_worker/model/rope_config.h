@@ -63,6 +63,21 @@ struct RopeConfig {
 // YaRN with what its settings are where nothing else is said.
 RopeConfig YarnRope(double theta, double factor, int64_t original_positions);
 
+// Of a model whose layers are of two types, each with a RoPE of its own (Gemma 3).
+struct LayerTypeRopes {
+  RopeConfig full;     // of layers that see all tokens
+  RopeConfig sliding;  // of those that see a window
+};
+
+// Reads objects "full_attention" and "sliding_attention" of `rope_parameters` (transformers 5), or
+// `rope_theta`, `rope_scaling` and `rope_local_base_freq` (before), of which the scaling is that of
+// full attention. A theta that is not named is that of `defaults`.
+//
+// Returns: as ReadRopeConfig.
+absl::StatusOr<LayerTypeRopes> ReadLayerTypeRopes(const common::JsonReader& config,
+                                                  int64_t max_positions,
+                                                  const LayerTypeRopes& defaults);
+
 // Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before). Settings
 // that only name a theta, or nothing, are plain RoPE, as in transformers 5. LongRoPE serves
 // contexts of `max_positions`, first.

@@ -88,7 +88,9 @@ std::optional<std::string> DocumentedRopeScaling(const ModelConfig& config) {
   if (config.rope.type != RopeConfig::Type::kDefault) return std::nullopt;
   // Qwen3 counts 8,192 tokens of output apart.
   const bool is_qwen2 = config.family == ModelFamily::kQwen2 && config.max_positions == 32768;
-  const bool is_qwen3 = config.family == ModelFamily::kQwen3 && config.max_positions == 40960;
+  const bool is_qwen3 =
+      (config.family == ModelFamily::kQwen3 || config.family == ModelFamily::kQwen3Moe) &&
+      config.max_positions == 40960;
   if (is_qwen2 || is_qwen3) return "yarn:4:32768";
   return std::nullopt;
 }

@@ -1,4 +1,4 @@
-// The forward pass of a Llama or Qwen model, in pieces that the engine drives: prefill one (layer,
+// The forward pass of a model, in pieces that the engine drives: prefill one (layer,
 // chunk) at a time, decode one step of a batch at a time with attention left to the caller.
 //
 //   prefill                                   decode
@@ -146,8 +146,13 @@ class Transformer {
   static absl::StatusOr<std::unique_ptr<Transformer>> WithoutWeights(
       Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options);
   absl::Status UploadTables(Device& device, int64_t max_positions);
+  // The table of layers that are, or are not, turned by ModelConfig::window_rope.
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
-                         const Workspace::Views& rows);
+                         const Workspace::Views& rows, bool of_windows);
+  // hidden += `in` times `linear`, or the norm of that, if the layer has one. `scratch`: as hidden.
+  absl::Status AddProjected(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
+                            const MatrixView& norm, const MatrixView& hidden,
+                            const MatrixView& scratch, bool decode);
   // Norm, projection, norms of heads, RoPE, as the layer has them: hidden -> rows.qkv.
   absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                           const Workspace::Views& rows, bool decode);
@@ -159,6 +164,9 @@ class Transformer {
   absl::Status DenseFeedForward(Stream& stream, const LayerWeights& weights,
                                 const MatrixView& hidden, const Workspace::Views& rows,
                                 bool decode);
+  absl::Status ExpertFeedForward(Stream& stream, const LayerWeights& weights,
+                                 const MatrixView& hidden, const Workspace::Views& rows,
+                                 bool decode);
   absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
   absl::Status StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
                           const PrefillPiece& piece);
@@ -180,7 +188,7 @@ class Transformer {
   Ops& ops_;
   const ModelConfig config_;
   ModelWeights weights_;
-  DeviceBuffer inv_freq_;   // [rotated_dims / 2] f32
+  DeviceBuffer inv_freq_;   // [rotated_dims / 2] f32; with a window_rope, those of it follow
   DeviceBuffer positions_;  // [max_positions] int32: 0, 1, 2, ...
 
   Workspace prefill_;

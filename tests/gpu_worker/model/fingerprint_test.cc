@@ -163,6 +163,23 @@ TEST(FingerprintTest, ThoseOfModelsThatThereAreStay) {
             "8b158c8e54b9890703db7b62651b26b1f1d812f68580a74af9bd8ba7b8c6c20f");
 }
 
+TEST(FingerprintTest, HowExpertsAreChosenMatters) {
+  const ModelConfig experts = *NamedModelShape("tiny-experts");
+  const auto hex = [](const ModelConfig& config) {
+    return FingerprintHex(RandomModelFingerprint(config, KeptWeights::kAsStored));
+  };
+  std::set<std::string> seen = {hex(experts)};
+  const auto expect_new = [&](const auto& change) {
+    ModelConfig other = experts;
+    change(other.experts);
+    EXPECT_TRUE(seen.insert(hex(other)).second);
+  };
+  expect_new([](ExpertsConfig& config) { config.count = 16; });
+  expect_new([](ExpertsConfig& config) { config.per_token = 3; });
+  expect_new([](ExpertsConfig& config) { config.weights_sum_to_one = false; });
+  expect_new([](ExpertsConfig& config) { config = {}; });
+}
+
 TEST(FingerprintTest, FilesOrderAndThreadsDoNotMatter) {
   auto reversed = Tensors();
   std::swap(reversed[0], reversed[1]);

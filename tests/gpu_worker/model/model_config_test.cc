@@ -117,9 +117,38 @@ json Ministral3() {
     "vocab_size": 131072})");
 }
 
-std::vector<json> Families() {
+json Qwen3Moe() {
+  return json::parse(R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 6144,
+    "max_position_embeddings": 262144, "max_window_layers": 48, "mlp_only_layers": [],
+    "model_type": "qwen3_moe", "moe_intermediate_size": 768, "norm_topk_prob": true,
+    "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
+    "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": false,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000000,
+    "router_aux_loss_coef": 0.001, "sliding_window": null, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936})");
+}
+json Mixtral() {
+  return json::parse(R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral",
+    "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "vocab_size": 32000})");
+}
+
+std::vector<json> Dense() {
   return {Llama31(), Qwen25(),    Qwen3(),    MistralNemo(), SeedOss(),
           SmolLm3(), Granite31(), Phi4Mini(), Ministral3()};
+}
+std::vector<json> Families() {
+  std::vector<json> families = Dense();
+  families.push_back(Qwen3Moe());
+  families.push_back(Mixtral());
+  return families;
 }
 
 absl::StatusOr<ModelConfig> Read(const json& config) {
@@ -294,6 +323,72 @@ TEST(ModelConfigTest, LayersOfSmolLm3WithoutRope) {
   EXPECT_TRUE(Read(llama)->layers_without_rope.empty());
 }
 
+TEST(ModelConfigTest, Qwen3Moe) {
+  const auto config = Read(Qwen3Moe());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kQwen3Moe);
+  EXPECT_EQ(ModelFamilyName(config->family), "qwen3_moe");
+  EXPECT_EQ(ModelArchitecture(config->family), "Qwen3MoeForCausalLM");
+  EXPECT_EQ(config->experts.count, 128);
+  EXPECT_EQ(config->experts.per_token, 8);
+  EXPECT_TRUE(config->experts.weights_sum_to_one);
+  EXPECT_EQ(config->intermediate_size, 768);
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_EQ(config->head_dim, 128u);
+  json other = Qwen3Moe();
+  other.erase("norm_topk_prob");
+  other.erase("mlp_only_layers");
+  other.erase("decoder_sparse_step");
+  EXPECT_FALSE(Read(other)->experts.weights_sum_to_one);
+  // Newer tools call them as Mixtral's.
+  other.erase("num_experts");
+  ExpectInvalid(other, "num_local_experts", nullptr);
+  other["num_local_experts"] = 64;
+  EXPECT_EQ(Read(other)->experts.count, 64);
+}
+
+TEST(ModelConfigTest, Mixtral) {
+  const auto config = Read(Mixtral());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kMixtral);
+  EXPECT_EQ(ModelFamilyName(config->family), "mixtral");
+  EXPECT_EQ(config->names, &kMixtralNames);
+  EXPECT_EQ(config->experts.count, 8);
+  EXPECT_EQ(config->experts.per_token, 2);
+  EXPECT_TRUE(config->experts.weights_sum_to_one);
+  EXPECT_EQ(config->intermediate_size, 14336);
+  EXPECT_EQ(config->head_dim, 128u);
+  json without = Mixtral();
+  without.erase("rope_theta");
+  without.erase("sliding_window");
+  EXPECT_EQ(Read(without)->rope.theta, 1e6);
+  ExpectUnsupported(Mixtral(), "sliding_window", 4096, "sliding window");
+  json types = Mixtral();  // which it does not go by
+  types["layer_types"] = std::vector<std::string>(32, "full_attention");
+  ExpectUnsupported(types, "sliding_window", 4096, "sliding window");
+}
+
+TEST(ModelConfigTest, OtherNetworksThanExpertsInEachLayerAreUnsupported) {
+  for (const json& base : {Qwen3Moe(), Mixtral()}) {
+    ExpectUnsupported(base, "decoder_sparse_step", 2, "each layer");
+    ExpectUnsupported(base, "mlp_only_layers", {0, 3}, "each layer");
+    ExpectUnsupported(base, "shared_expert_intermediate_size", 512, "share");
+    ExpectUnsupported(base, "n_shared_experts", 1, "share");
+    ExpectInvalid(base, "num_experts_per_tok", 0);
+    ExpectInvalid(base, "num_experts_per_tok", 17);
+    ExpectInvalid(base, "num_experts_per_tok", nullptr);
+    ExpectInvalid(base, "mlp_only_layers", "none");
+  }
+  ExpectInvalid(Qwen3Moe(), "num_experts", 0);
+  ExpectInvalid(Qwen3Moe(), "num_experts", 257);
+  ExpectInvalid(Mixtral(), "num_local_experts", nullptr);
+  ExpectInvalid(Qwen3Moe(), "moe_intermediate_size", nullptr);
+  json window = Qwen3Moe();  // of all layers, whatever their types and numbers
+  window["sliding_window"] = 4096;
+  window["layer_types"] = std::vector<std::string>(48, "full_attention");
+  ExpectUnsupported(window, "use_sliding_window", true, "sliding window");
+}
+
 TEST(ModelConfigTest, TheFormOfTransformers5) {
   json llama = Llama31();
   llama["rope_parameters"] = llama["rope_scaling"];
@@ -344,7 +439,7 @@ TEST(ModelConfigTest, AnArchitectureAndATypeMayBeLeftOut) {
 }
 
 TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
-  for (const char* name : {"MistralForSequenceClassification", "Qwen3MoeForCausalLM",
+  for (const char* name : {"MistralForSequenceClassification", "Qwen2MoeForCausalLM",
                            "GPT2LMHeadModel", "LlamaForSequenceClassification", ""}) {
     ExpectUnsupported(Llama31(), "architectures", {name}, "Qwen3ForCausalLM");
   }
@@ -358,9 +453,11 @@ TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
 }
 
 TEST(ModelConfigTest, FeaturesThatWouldChangeTheResultAreUnsupported) {
-  for (const json& base : Families()) {
+  for (const json& base : Dense()) {
     ExpectUnsupported(base, "num_experts", 8, "mixture of experts");
     ExpectUnsupported(base, "num_local_experts", 8, "mixture of experts");
+  }
+  for (const json& base : Families()) {
     ExpectUnsupported(base, "quantization_config", {{"quant_method", "exl2"}}, "exl2");
     ExpectUnsupported(base, "dual_chunk_attention_config", {{"chunk_size", 262144}}, "dual chunk");
     const json own_code = {{"AutoModel", "modeling_own.OwnModel"}};
@@ -522,8 +619,10 @@ TEST(ModelConfigTest, HostileValuesAreInvalid) {
   const std::vector<json> wrong = {nullptr,        "4", true, 1.5,   json::array(),
                                    json::object(), -1,  0,    1e300, 1LL << 62};
   for (const json& base : Families()) {
-    for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads",
-                            "num_hidden_layers", "vocab_size", "max_position_embeddings"}) {
+    const bool of_experts = base.contains("moe_intermediate_size");
+    for (const char* key :
+         {"hidden_size", of_experts ? "moe_intermediate_size" : "intermediate_size",
+          "num_attention_heads", "num_hidden_layers", "vocab_size", "max_position_embeddings"}) {
       for (const json& value : wrong) ExpectInvalid(base, key, value);
       json without = base;
       without.erase(key);

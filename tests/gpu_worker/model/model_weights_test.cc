@@ -31,7 +31,11 @@ ModelConfig Config(ModelFamily family) {
   config.context_length = 64;
   config.rms_norm_epsilon = 1e-6f;
   config.qkv_bias = family == ModelFamily::kQwen2;
-  config.qk_norm = family == ModelFamily::kQwen3;
+  config.qk_norm = family == ModelFamily::kQwen3 || family == ModelFamily::kQwen3Moe;
+  if (family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral) {
+    config.experts = {.count = 3, .per_token = 2, .weights_sum_to_one = true};
+  }
+  if (family == ModelFamily::kMixtral) config.names = &kMixtralNames;
   return config;
 }
 
@@ -83,7 +87,11 @@ class Loader {
     EXPECT_EQ(weights->lm_head->out_features(), 10);
     for (const LayerWeights& layer : weights->layers) {
       EXPECT_EQ(layer.qkv->out_features(), 128 + 2 * 64);
-      EXPECT_EQ(layer.gate_up->out_features(), 16);
+      const int64_t experts = config.experts.count;
+      EXPECT_EQ(layer.gate_up->out_features(), experts == 0 ? 16 : 16 * experts);
+      EXPECT_EQ(layer.gate_up->num_parts(), experts == 0 ? 1 : 2 * experts);
+      EXPECT_EQ(layer.down->num_parts(), experts == 0 ? 1 : experts);
+      EXPECT_EQ(layer.router == nullptr, experts == 0);
       EXPECT_EQ(layer.down->in_features(), 8);
       EXPECT_EQ(layer.q_norm.cols, config.qk_norm ? 64 : 0);
     }
@@ -153,7 +161,8 @@ TEST_P(ModelWeightsTest, TiedEmbeddingsNeedNoOutputProjection) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelWeightsTest,
                          ::testing::Values(ModelFamily::kLlama, ModelFamily::kQwen2,
-                                           ModelFamily::kQwen3));
+                                           ModelFamily::kQwen3, ModelFamily::kQwen3Moe,
+                                           ModelFamily::kMixtral));
 
 TEST_F(ModelWeightsFilesTest, GateAndUpMustHaveOneElementType) {
   const ModelConfig config = Config(ModelFamily::kLlama);

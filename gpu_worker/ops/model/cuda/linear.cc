@@ -60,6 +60,7 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& con
   RETURN_IF_ERROR(CheckIsSupported(context, weights));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(StreamKind::kBackground));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaLinear> linear, Prepare(context, *stream, weights));
+  linear->set_num_parts(weights.num_parts);
   if (weights.bias.has_value()) {
     RETURN_IF_ERROR(linear->AddBias(context, *stream, weights.bias->Numbers()));
   }
@@ -80,7 +81,8 @@ absl::Status Linear(LinearContext& context, CudaStream& stream, const LinearArgs
 
 bool FusesGatedLinear(const GatedLinearArgs& args) {
   const auto& linear = static_cast<const CudaLinear&>(*args.linear);
-  return args.decode && !linear.has_bias() && HasAlignedRows(args.in);
+  return args.decode && args.activation == GatedActivation::kSilu && !linear.has_bias() &&
+         HasAlignedRows(args.in);
 }
 
 absl::Status GatedLinear(CudaStream& stream, const GatedLinearArgs& args) {
