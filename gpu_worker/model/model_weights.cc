@@ -427,6 +427,12 @@ absl::Status CheckColumns(const ModelConfig& config, const ModelTable& table,
     if (!codes.has_value()) continue;
     ASSIGN_OR_RETURN(std::vector<int32_t> of_name,
                      ColumnsByGroup(form, *codes, checkpoint, projection.in_features));
+    if (projection.num_parts > 1 && !of_name.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat(checkpoint.folder(), ": tensor \"", codes->groups,
+                       "\" orders input features of an expert (act order), which is not supported "
+                       "for experts; desc_act: false is"));
+    }
     if (columns.has_value() && *columns != of_name) {
       return absl::UnimplementedError(
           absl::StrCat(checkpoint.folder(), ": tensor \"", codes->groups,

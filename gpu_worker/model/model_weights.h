@@ -19,7 +19,7 @@
 namespace retroinfer {
 
 // Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size, E = experts. Layers
-// of experts have a router, and matrices of all experts one below the other.
+// of FeedForwardKind::kExperts have a router, and matrices of all experts one below the other.
 struct LayerWeights {
   LayerSpec spec;
   MatrixView attention_norm;       // [1, hidden]
