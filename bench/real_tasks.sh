@@ -34,7 +34,7 @@ tasks() {
     esac
     set -- "$@" --serve "$server${scaling:+-yarn}=$options $more $scaling"
   done
-  python3 -m tools.tasks.evaluate --bin-dir "$folder/bin" --model "$folder/hf" --name "$name" --out "$out" \
+  exec python3 -m tools.tasks.evaluate --bin-dir "$folder/bin" --model "$folder/hf" --name "$name" --out "$out" \
     --seconds "${SECONDS_MOST:-360}" "$@"
 }
 
@@ -54,7 +54,7 @@ case $part in
     tasks "" --part long --texts "$folder/texts" --length "${LENGTH:-32768}" --answer-tokens 8192 \
       --documents "${QUESTIONS:-4}" ;;
   agreement)
-    python3 -m tools.lab.product_agreement --bin-dir "$folder/bin" --model "$folder/hf" --name "$name" \
+    exec python3 -m tools.lab.product_agreement --bin-dir "$folder/bin" --model "$folder/hf" --name "$name" \
       --texts "$folder/texts" --length "${LENGTH:-32400}" --documents "${QUESTIONS:-7}" \
       --serve="$more" --out "$out" --seconds "${SECONDS_MOST:-360}" ;;
   report)

@@ -18,6 +18,8 @@ import sys
 import time
 
 from tools.needle.report import replace_block, table
+from tools.tasks.client import Client, Setting
+from tools.tasks.server import Server, stop_by_signals
 
 from .results import Results, read_lines
 
@@ -84,8 +86,6 @@ class Agreement:
         return [(one, key) for one, key in keys if not self._results.has(key)]
 
     def _product(self, index):
-        from tools.tasks.client import Client, Setting
-        from tools.tasks.server import Server
         wanted = [(policy, *found) for policy in reversed(POLICIES)
                   for found in self._wanted("product", index, policy)]
         if not wanted or self._late():
@@ -260,6 +260,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
+    stop_by_signals()
     try:
         if arguments.report:
             _report(*arguments.report)

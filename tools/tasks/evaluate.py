@@ -22,7 +22,7 @@ from tools.lab.results import Results
 
 from . import asking, long_answers, ruler
 from .client import Client, Setting
-from .server import Server
+from .server import Server, stop_by_signals
 
 PARTS = ("ruler", "manuals", "long")
 
@@ -74,8 +74,11 @@ class Run:
         if max(self._arguments.length) > longest:
             raise ValueError(f"--length {max(self._arguments.length)}: the server takes at most "
                              f"{longest} tokens")
-        with concurrent.futures.ThreadPoolExecutor(self._arguments.concurrency) as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(self._arguments.concurrency)
+        try:
             list(pool.map(lambda one: self._one(label, *one, server, client), wanted))
+        finally:  # where a signal ends it, the server must not wait for answers
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def ask(self, label: str) -> None:
         """Measures what is missing on the server at --url."""
@@ -211,6 +214,7 @@ def _check(parser, arguments):
 
 def main() -> None:
     arguments = parse()
+    stop_by_signals()
     run = Run(arguments)
     try:
         for label, options in arguments.serve:

@@ -5,11 +5,19 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
 PATIENCE_S = 300  # until a model is loaded
 _READY = "HTTP API is at"
+
+
+def stop_by_signals() -> None:
+    """Makes SIGTERM and SIGHUP end the program as an exception does, so that servers are stopped."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, lambda which, _: sys.exit(128 + which))
 
 
 class Server:

@@ -5,6 +5,7 @@ usage: test_evaluate.py FOLDER-OF-PROGRAMS
 
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,22 @@ class EvaluateTest(unittest.TestCase):
             self.assertLess(part["logprob"], 0)
             self.assertTrue(2500 < line["prompt_tokens"] <= 3000 - 256, line)
         self.assertIn("| 0.7 | full | 1 | ", run("report", out).stdout)
+
+    def test_a_signal_ends_it_with_the_server(self):
+        out = pathlib.Path(self.folder.name) / "stopped.jsonl"
+        with subprocess.Popen(
+                [sys.executable, "-m", "tools.tasks.evaluate", "--part", "ruler", "--bin-dir", BIN,
+                 "--model", MODEL, "--serve", "own=" + " ".join(SERVE), "--length", "3200",
+                 "--out", out], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                text=True) as program:
+            self.assertIn("niah_single", program.stdout.readline())  # the server answers
+            children = pathlib.Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text()
+            program.terminate()
+            program.communicate(timeout=100)
+        self.assertEqual(program.returncode, 128 + signal.SIGTERM)
+        self.assertTrue(children.split())
+        for child in children.split():
+            self.assertFalse(pathlib.Path(f"/proc/{child}").exists())
 
     def test_what_cannot_be_is_told(self):
         for more, words in ((["--length", 10**7], "at most 131072"),
