@@ -59,7 +59,7 @@ class Run:
         if not wanted:
             return
         if self.seconds() >= self._arguments.seconds:
-            self.missing += len(wanted)
+            self.missing += sum(len(settings) for _, settings in wanted)
             return
         with Server(self._arguments.bin_dir, self._arguments.model, options) as server:
             device = re.findall(r"computing on (.+? \([^\n]*\))", server.log())
