@@ -150,6 +150,13 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   return OpenIndexed(folder);
 }
 
+void Checkpoint::Replace(const std::string& name, HostTensor tensor) {
+  HostTensor& old = tensors_.at(name);
+  total_bytes_ += tensor.num_bytes() - old.num_bytes();
+  is_coded_ |= tensor.coding != nullptr;
+  old = std::move(tensor);
+}
+
 absl::StatusOr<HostTensor> Checkpoint::Find(const std::string& name,
                                             const std::vector<int64_t>& shape) const {
   const auto it = tensors_.find(name);

@@ -43,6 +43,11 @@ class Checkpoint {
   // Whether tensors are decoded when they are read: threads do that side by side.
   bool is_coded() const { return is_coded_; }
 
+  // Takes `tensor` for the one of that name.
+  //
+  // REQUIRES: there is one, and `tensor` points into its file.
+  void Replace(const std::string& name, HostTensor tensor);
+
   // The tensor `name`, which must have this shape.
   //
   // Returns: INVALID_ARGUMENT, with the name and both shapes, if it is missing or has another.

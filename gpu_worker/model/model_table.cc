@@ -47,6 +47,9 @@ RoleFacts FactsOf(const ModelConfig& config, TensorRole role, const LayerSpec& l
     case TensorRole::kAttentionNorm:
     case TensorRole::kFeedForwardNorm:
       return VectorIf(true, hidden);
+    case TensorRole::kPostAttentionNorm:
+    case TensorRole::kPostFeedForwardNorm:
+      return VectorIf(layer.post_norms, hidden);
     case TensorRole::kOutput:
       return {
           .shape = {config.vocab_size, hidden}, .split = SplitAxis::kRows, .may_be_coded = true};
@@ -122,7 +125,9 @@ LayerSpec LayerOf(const ModelConfig& config, uint32_t layer) {
               config.experts.count > 0 ? FeedForwardKind::kExperts : FeedForwardKind::kDense,
           .rope = std::find(without.begin(), without.end(), layer) == without.end(),
           .qkv_bias = config.qkv_bias,
-          .qk_norm = config.qk_norm};
+          .qk_norm = config.qk_norm,
+          .post_norms = config.post_norms,
+          .window_rope = config.window_rope.has_value() && config.window_of(layer) > 0};
 }
 
 std::span<const Projection> ProjectionsOf(const LayerSpec& layer) {
@@ -240,9 +245,14 @@ void ModelTable::CheckProjection(Projection projection, int64_t layer) const {
   RI_CHECK(spec.biases.empty() || rows(spec.biases) == spec.out_features);
 }
 
+bool ModelTable::IsOtherPart(std::string_view name) const {
+  const auto begins = [name](std::string_view begin) { return name.starts_with(begin); };
+  return std::any_of(names_->other_parts.begin(), names_->other_parts.end(), begins);
+}
+
 bool ModelTable::HasNoEffect(std::string_view name) const {
   const auto ends = [name](std::string_view end) { return name.ends_with(end); };
-  return (!tied_output_.empty() && name == tied_output_) ||
+  return (!tied_output_.empty() && name == tied_output_) || IsOtherPart(name) ||
          std::any_of(names_->without_effect.begin(), names_->without_effect.end(), ends);
 }
 

@@ -26,9 +26,11 @@ enum class FeedForwardKind : uint32_t {
 struct LayerSpec {
   AttentionKind attention = AttentionKind::kFull;
   FeedForwardKind feed_forward = FeedForwardKind::kDense;
-  bool rope = true;       // turns queries and keys by their positions
-  bool qkv_bias = false;  // of queries, keys and values
-  bool qk_norm = false;   // of each query and key head, before RoPE
+  bool rope = true;          // turns queries and keys by their positions
+  bool qkv_bias = false;     // of queries, keys and values
+  bool qk_norm = false;      // of each query and key head, before RoPE
+  bool post_norms = false;   // of what attention and the feed-forward network add
+  bool window_rope = false;  // RoPE is ModelConfig::window_rope
 };
 
 // REQUIRES: layer < config.num_layers.
@@ -79,9 +81,9 @@ enum class Projection : uint8_t {
 };
 // Those of a layer.
 std::span<const Projection> ProjectionsOf(const LayerSpec& layer);
-inline constexpr TensorRole kLayerNorms[] = {TensorRole::kAttentionNorm,
-                                             TensorRole::kFeedForwardNorm, TensorRole::kQueryNorm,
-                                             TensorRole::kKeyNorm};
+inline constexpr TensorRole kLayerNorms[] = {
+    TensorRole::kAttentionNorm, TensorRole::kFeedForwardNorm,   TensorRole::kQueryNorm,
+    TensorRole::kKeyNorm,       TensorRole::kPostAttentionNorm, TensorRole::kPostFeedForwardNorm};
 
 struct ProjectionSpec {
   int64_t in_features = 0;
@@ -118,6 +120,8 @@ class ModelTable {
 
   // Whether a checkpoint may hold `name`, which is not in stored(): without it nothing changes.
   bool HasNoEffect(std::string_view name) const;
+  // Whether `name` is of a part of the model that is not served: the one that sees images.
+  bool IsOtherPart(std::string_view name) const;
 
  private:
   void Add(const ModelConfig& config, const TensorName& name, int64_t layer);

@@ -22,10 +22,14 @@ namespace retroinfer {
 // of FeedForwardKind::kExperts have a router, and matrices of all experts one below the other.
 struct LayerWeights {
   LayerSpec spec;
-  MatrixView attention_norm;                // [1, hidden]
-  MatrixView mlp_norm;                      // [1, hidden]
-  MatrixView q_norm;                        // [1, head_dim]; Qwen3 only
-  MatrixView k_norm;                        // [1, head_dim]; Qwen3 only
+  MatrixView attention_norm;       // [1, hidden]
+  MatrixView mlp_norm;             // [1, hidden]
+  MatrixView q_norm;               // [1, head_dim]; where heads have norms
+  MatrixView k_norm;               // [1, head_dim]
+  MatrixView post_attention_norm;  // [1, hidden]; with LayerSpec::post_norms
+  MatrixView post_mlp_norm;        // [1, hidden]
+  // Taken from every key behind RoPE (ChannelBalance::key_offsets); empty: nothing is.
+  DeviceSpan<const float> key_offsets;      // [K]
   std::unique_ptr<PreparedLinear> qkv;      // hidden -> Q + 2 K: queries, keys, values
   std::unique_ptr<PreparedLinear> o;        // Q -> hidden
   std::unique_ptr<PreparedLinear> router;   // hidden -> E
@@ -41,9 +45,10 @@ struct LayerWeights {
 // Threads: immutable after loading.
 struct ModelWeights {
   DeviceBuffer embedding_buffer;
-  DeviceBuffer norm_buffer;  // all norms
-  WeightView embedding;      // [vocab, hidden], as stored
-  MatrixView final_norm;     // [1, hidden]
+  DeviceBuffer norm_buffer;        // all norms
+  DeviceBuffer key_offset_buffer;  // of all layers
+  WeightView embedding;            // [vocab, hidden], as stored
+  MatrixView final_norm;           // [1, hidden]
   std::vector<LayerWeights> layers;
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
 };
@@ -60,7 +65,8 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
 
 // Copies all weights to the device; `keep` is for the matrices of layers, and for others of codes.
 // `checkpoint` is not needed afterwards. With a hasher every tensor is hashed on the way, those
-// without effect, too. What `balance` says of queries and keys is done behind the hashing.
+// without effect, too. What `balance` says of queries and keys is done behind the hashing;
+// its offsets are uploaded.
 //
 // Returns: as CheckTensors and RunWeightJobs; INVALID_ARGUMENT, naming the tensor, for scales and
 //          codes that are no numbers, scales that are not above zero, and numbers that are not

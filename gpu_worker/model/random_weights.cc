@@ -126,7 +126,8 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
   ASSIGN_OR_RETURN(numbers_, Repeat(drawn, num_numbers_));
   ModelWeights weights;
   const int64_t norm_size = std::max<int64_t>(hidden, config_.head_dim);
-  const std::vector<uint16_t> ones(static_cast<size_t>(norm_size), Bf16Bits(1.0f));
+  const std::vector<uint16_t> ones(static_cast<size_t>(norm_size),
+                                   Bf16Bits(1.0f - config_.norm_offset));
   ASSIGN_OR_RETURN(weights.norm_buffer, Repeat(ones, norm_size));
   ASSIGN_OR_RETURN(weights.embedding_buffer, Repeat(drawn, config_.vocab_size * hidden));
   weights.embedding = WeightView::Dense(weights.embedding_buffer.bytes(), WeightType::kBf16,

@@ -51,6 +51,9 @@ absl::Status CheckRopeScaling(std::string_view text) { return Parse(text).status
 absl::Status ApplyRopeScaling(std::string_view text, ModelConfig& config) {
   if (text.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Scaling scaling, Parse(text));
+  if (config.rope.query_growth != 0) {
+    return Refuse(text, "cannot take the place of a scaling by which queries grow, too");
+  }
   int64_t original = scaling.original_positions;
   if (original == 0) {
     switch (config.rope.type) {
@@ -62,14 +65,23 @@ absl::Status ApplyRopeScaling(std::string_view text, ModelConfig& config) {
         break;
       case RopeConfig::Type::kLinear:
       case RopeConfig::Type::kLlama3:
+      case RopeConfig::Type::kLong:
         return Refuse(text,
                       "takes the place of another scaling in config.json, with which the model was "
                       "trained, and does not say of which context");
     }
   }
+  const double rotated_part = config.rope.rotated_part;
   config.rope = YarnRope(config.rope.theta, scaling.factor, original);
+  config.rope.rotated_part = rotated_part;
   config.context_length = ContextLengthOf(config);
   return absl::OkStatus();
+}
+
+void ServeContexts(int64_t max_model_len, ModelConfig& config) {
+  if (config.rope.type != RopeConfig::Type::kLong) return;
+  const int64_t served = max_model_len == 0 ? config.context_length : max_model_len;
+  config.rope.serves_long = served > config.rope.original_positions;
 }
 
 std::optional<std::string> DocumentedRopeScaling(const ModelConfig& config) {

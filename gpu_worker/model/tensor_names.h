@@ -16,8 +16,10 @@ enum class TensorRole : uint8_t {
   // Of a layer.
   kAttentionNorm,
   kFeedForwardNorm,
-  kQueryNorm,  // of each query head
-  kKeyNorm,    // of each key head
+  kPostAttentionNorm,    // of what attention adds
+  kPostFeedForwardNorm,  // of what the feed-forward network adds
+  kQueryNorm,            // of each query head
+  kKeyNorm,              // of each key head
   kQuery,
   kKey,
   kValue,
@@ -55,6 +57,8 @@ struct TensorNames {
   std::span<const TensorName> of_layer;
   // How names of tensors end that may be there and have no effect.
   std::span<const std::string_view> without_effect;
+  // How names of tensors begin that belong to what is not served: the part that sees images.
+  std::span<const std::string_view> other_parts = {};
 };
 
 inline constexpr TensorName kLlamaModelTensors[] = {
@@ -87,6 +91,53 @@ inline constexpr TensorNames kLlamaNames = {.of_model = kLlamaModelTensors,
                                             .layer_prefix = "model.layers.",
                                             .of_layer = kLlamaLayerTensors,
                                             .without_effect = kLlamaWithoutEffect};
+
+inline constexpr TensorName kGemma3LayerTensors[] = {
+    {TensorRole::kAttentionNorm, "input_layernorm.weight"},
+    {TensorRole::kPostAttentionNorm, "post_attention_layernorm.weight"},
+    {TensorRole::kFeedForwardNorm, "pre_feedforward_layernorm.weight"},
+    {TensorRole::kPostFeedForwardNorm, "post_feedforward_layernorm.weight"},
+    {TensorRole::kQueryNorm, "self_attn.q_norm.weight"},
+    {TensorRole::kKeyNorm, "self_attn.k_norm.weight"},
+    {TensorRole::kQuery, "self_attn.q_proj.weight"},
+    {TensorRole::kKey, "self_attn.k_proj.weight"},
+    {TensorRole::kValue, "self_attn.v_proj.weight"},
+    {TensorRole::kAttentionOutput, "self_attn.o_proj.weight"},
+    {TensorRole::kGate, "mlp.gate_proj.weight"},
+    {TensorRole::kUp, "mlp.up_proj.weight"},
+    {TensorRole::kDown, "mlp.down_proj.weight"}};
+inline constexpr TensorNames kGemma3Names = {.of_model = kLlamaModelTensors,
+                                             .layer_prefix = "model.layers.",
+                                             .of_layer = kGemma3LayerTensors,
+                                             .without_effect = kLlamaWithoutEffect};
+
+// The text part of a Gemma 3 that sees images.
+inline constexpr TensorName kGemma3TextModelTensors[] = {
+    {TensorRole::kEmbedding, "language_model.model.embed_tokens.weight"},
+    {TensorRole::kFinalNorm, "language_model.model.norm.weight"},
+    {TensorRole::kOutput, "language_model.lm_head.weight"}};
+inline constexpr std::string_view kGemma3OtherParts[] = {"vision_tower.", "multi_modal_projector."};
+inline constexpr TensorNames kGemma3TextNames = {.of_model = kGemma3TextModelTensors,
+                                                 .layer_prefix = "language_model.model.layers.",
+                                                 .of_layer = kGemma3LayerTensors,
+                                                 .without_effect = kLlamaWithoutEffect,
+                                                 .other_parts = kGemma3OtherParts};
+
+// Phi-3's: queries, keys and values are rows of one tensor, and so are gate and up.
+inline constexpr TensorName kPhi3LayerTensors[] = {
+    {TensorRole::kAttentionNorm, "input_layernorm.weight"},
+    {TensorRole::kFeedForwardNorm, "post_attention_layernorm.weight"},
+    {TensorRole::kQuery, "self_attn.qkv_proj.weight"},
+    {TensorRole::kKey, "self_attn.qkv_proj.weight"},
+    {TensorRole::kValue, "self_attn.qkv_proj.weight"},
+    {TensorRole::kAttentionOutput, "self_attn.o_proj.weight"},
+    {TensorRole::kGate, "mlp.gate_up_proj.weight"},
+    {TensorRole::kUp, "mlp.gate_up_proj.weight"},
+    {TensorRole::kDown, "mlp.down_proj.weight"}};
+inline constexpr TensorNames kPhi3Names = {.of_model = kLlamaModelTensors,
+                                           .layer_prefix = "model.layers.",
+                                           .of_layer = kPhi3LayerTensors,
+                                           .without_effect = kLlamaWithoutEffect};
 
 inline constexpr TensorName kMixtralLayerTensors[] = {
     {TensorRole::kAttentionNorm, "input_layernorm.weight"},

@@ -12,7 +12,8 @@ constexpr size_t kAlignment = 256;
 
 // Where each part begins, in bytes.
 struct Offsets {
-  size_t hidden, normed, cos, sin, qkv, attention, gate_up, end;
+  size_t hidden, normed, cos, sin, window_cos, window_sin, query_cos, query_sin, qkv, attention,
+      gate_up, end;
   // Where layers have experts.
   size_t scores, experts, weights, plan, gated, products;
 };
@@ -35,8 +36,15 @@ Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
   Offsets offsets = {};
   offsets.hidden = take(config.hidden_size, element);
   offsets.normed = take(config.hidden_size, element);
-  offsets.cos = take(config.head_dim / 2, sizeof(float));
-  offsets.sin = take(config.head_dim / 2, sizeof(float));
+  const int64_t pairs = config.rotated_dims() / 2;
+  const int64_t window_pairs = config.window_rope.has_value() ? pairs : 0;
+  const int64_t query_pairs = config.rope.query_growth == 0 ? 0 : pairs;
+  offsets.cos = take(pairs, sizeof(float));
+  offsets.sin = take(pairs, sizeof(float));
+  offsets.window_cos = take(window_pairs, sizeof(float));
+  offsets.window_sin = take(window_pairs, sizeof(float));
+  offsets.query_cos = take(query_pairs, sizeof(float));
+  offsets.query_sin = take(query_pairs, sizeof(float));
   const size_t shared = used;
   offsets.qkv = take(config.query_size() + 2 * config.kv_size(), element);
   offsets.attention = take(config.query_size(), element);
@@ -104,15 +112,22 @@ absl::StatusOr<Workspace> Workspace::Create(Device& device, const ModelConfig& c
     return MatrixView::Dense(workspace.buffer_.bytes().subspan(offset, bytes), dtype, max_rows,
                              cols);
   };
-  const auto table = [&](size_t offset) {
+  const auto table = [&](size_t offset, bool is_there) {
+    if (!is_there) return DeviceSpan<float>();
     return workspace.buffer_.as<float>().subspan(
-        offset / sizeof(float), static_cast<size_t>(max_rows) * config.head_dim / 2);
+        offset / sizeof(float), static_cast<size_t>(max_rows) * config.rotated_dims() / 2);
   };
+  const bool grows = config.rope.query_growth != 0;
+  const bool has_window_rope = config.window_rope.has_value();
   const MatrixView qkv = matrix(offsets.qkv, config.query_size() + 2 * config.kv_size());
   workspace.max_ = {.hidden = matrix(offsets.hidden, config.hidden_size),
                     .normed = matrix(offsets.normed, config.hidden_size),
-                    .cos = table(offsets.cos),
-                    .sin = table(offsets.sin),
+                    .cos = table(offsets.cos, true),
+                    .sin = table(offsets.sin, true),
+                    .window_cos = table(offsets.window_cos, has_window_rope),
+                    .window_sin = table(offsets.window_sin, has_window_rope),
+                    .query_cos = table(offsets.query_cos, grows),
+                    .query_sin = table(offsets.query_sin, grows),
                     .qkv = qkv,
                     .queries = qkv.Columns(0, config.query_size()),
                     .keys = qkv.Columns(config.query_size(), config.kv_size()),
@@ -130,12 +145,17 @@ absl::StatusOr<Workspace> Workspace::Create(Device& device, const ModelConfig& c
 
 Workspace::Views Workspace::Rows(int64_t rows) const {
   RI_CHECK(rows <= max_rows());
-  const auto half_head = max_.cos.size() / static_cast<size_t>(max_rows());
-  const size_t table_size = static_cast<size_t>(rows) * half_head;
+  const auto pairs = max_.cos.size() / static_cast<size_t>(max_rows());
+  const size_t table_size = static_cast<size_t>(rows) * pairs;
+  const size_t query_size = max_.query_cos.empty() ? 0 : table_size;
   return {.hidden = max_.hidden.Rows(0, rows),
           .normed = max_.normed.Rows(0, rows),
           .cos = max_.cos.first(table_size),
           .sin = max_.sin.first(table_size),
+          .window_cos = max_.window_cos.first(std::min(table_size, max_.window_cos.size())),
+          .window_sin = max_.window_sin.first(std::min(table_size, max_.window_sin.size())),
+          .query_cos = max_.query_cos.first(query_size),
+          .query_sin = max_.query_sin.first(query_size),
           .qkv = max_.qkv.Rows(0, rows),
           .queries = max_.queries.Rows(0, rows),
           .keys = max_.keys.Rows(0, rows),

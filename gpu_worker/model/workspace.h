@@ -42,15 +42,20 @@ class Workspace {
   struct Views {
     MatrixView hidden;      // [rows, hidden]
     MatrixView normed;      // [rows, hidden]
-    DeviceSpan<float> cos;  // [rows, head_dim / 2]
-    DeviceSpan<float> sin;  // [rows, head_dim / 2]
-    MatrixView qkv;         // [rows, (query_heads + 2 * kv_heads) * head_dim]: the next three
-    MatrixView queries;     // [rows, query_heads * head_dim]
-    MatrixView keys;        // [rows, kv_heads * head_dim]
-    MatrixView values;      // [rows, kv_heads * head_dim]
-    MatrixView attention;   // [rows, query_heads * head_dim]
-    MatrixView gate_up;     // [rows, 2 * intermediate]; overlaps qkv and attention
-    ExpertRows experts;     // in the place of gate_up, where layers have experts
+    DeviceSpan<float> cos;  // [rows, rotated_dims / 2]
+    DeviceSpan<float> sin;  // [rows, rotated_dims / 2]
+    // The same of window layers, if their RoPE is another one; empty without.
+    DeviceSpan<float> window_cos;
+    DeviceSpan<float> window_sin;
+    DeviceSpan<float> query_cos;  // the same of queries that grow with their positions, or empty
+    DeviceSpan<float> query_sin;
+    MatrixView qkv;        // [rows, (query_heads + 2 * kv_heads) * head_dim]: the next three
+    MatrixView queries;    // [rows, query_heads * head_dim]
+    MatrixView keys;       // [rows, kv_heads * head_dim]
+    MatrixView values;     // [rows, kv_heads * head_dim]
+    MatrixView attention;  // [rows, query_heads * head_dim]
+    MatrixView gate_up;    // [rows, 2 * intermediate]; overlaps qkv and attention
+    ExpertRows experts;    // in the place of gate_up, where layers have experts
   };
   // The first `rows` of every part. REQUIRES: rows <= max_rows().
   Views Rows(int64_t rows) const;

@@ -75,7 +75,7 @@ class MaskedReference {
         const float* const value = &values_[layer][static_cast<size_t>(token)][offset];
         double dot = 0;
         for (size_t j = 0; j < dim; ++j) dot += double{asked[head * dim + j]} * key[j];
-        const double weight = std::exp(dot / std::sqrt(static_cast<double>(dim)));
+        const double weight = std::exp(dot * double{config_.attention_scale()});
         weights += weight;
         for (size_t j = 0; j < dim; ++j) sum[j] += weight * value[j];
       }

@@ -24,10 +24,10 @@ SEARCHED = ("common/*", "text/constraint/*", "gpu_worker/*", "kv_store_service/*
 
 def model_families(texts):
     """A family's constant, its architecture, its tensors' names, and the switch of what it alone computes."""
-    constants = re.search(r"enum class ModelFamily[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_config.h"]).group(1)
+    constants = re.search(r"enum class ModelFamily[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_families.h"]).group(1)
     own = {"Qwen2": {"qkv_bias"}, "Qwen3": {"qk_norm"}}
     for family in re.findall(r"k(\w+) =", constants):
-        table = texts["gpu_worker/model/model_config.cc"]
+        table = texts["gpu_worker/model/model_families.cc"]
         architecture, names = re.search(rf'"(\w+)", "\w+", ModelFamily::k{family}, &(\w+)', table).groups()
         yield family, {f"ModelFamily::k{family}", architecture, names} | own.get(family, set()), {}
 

@@ -169,10 +169,10 @@ absl::Status ConfigReader::ReadHeads() {
   }
   ASSIGN_OR_RETURN(const int64_t head_dim,
                    metadata_.IntOr(length_key, model_.hidden_size / query_heads, 1, kMaxHidden));
-  if (head_dim != 64 && head_dim != 128) {
+  if (!IsHeadDim(head_dim)) {
     return metadata_.Unsupported(
         length_key,
-        absl::StrCat("heads of ", head_dim, " dimensions are not supported; 64 and 128 are"));
+        absl::StrCat("heads of ", head_dim, " dimensions are not supported; 64, 128 and 256 are"));
   }
   const std::string value_key = Key("attention.value_length");
   ASSIGN_OR_RETURN(const int64_t value_dim, metadata_.IntOr(value_key, head_dim, 1, kMaxHidden));

@@ -84,6 +84,45 @@ TEST_P(WorkspaceTest, PartsHaveTheirShapesAndDoNotOverlap) {
   }
 }
 
+TEST(WorkspaceRopeTest, WindowLayersWithAnotherRopeHaveATableOfTheirOwn) {
+  const auto backend = test_support::AvailableBackends().front().create();
+  ModelConfig config = Config(16);
+  config.window_rope = RopeConfig{};
+  const auto workspace = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(workspace.ok());
+  const Workspace::Views views = workspace->Rows(2);
+  EXPECT_EQ(views.window_cos.size(), 2u * 32);
+  const std::vector<Range> ranges = {Of(views.cos), Of(views.sin), Of(views.window_cos),
+                                     Of(views.window_sin), Of(views.qkv)};
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Disjoint(ranges[i], ranges[j])) << i << j;
+  }
+  config.window_rope.reset();
+  const auto plain = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_TRUE(plain->Rows(2).window_cos.empty());
+}
+
+TEST(WorkspaceRopeTest, TablesHaveTheRotatedPairsAndQueriesThatGrowTheirOwn) {
+  const auto backend = test_support::AvailableBackends().front().create();
+  ModelConfig config = Config(16);
+  config.rope.rotated_part = 0.75;
+  const auto plain = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->Rows(2).cos.size(), 2u * 24);
+  EXPECT_TRUE(plain->Rows(2).query_cos.empty());
+  config.rope.query_growth = 0.1;
+  const auto growing = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(growing.ok());
+  const Workspace::Views views = growing->Rows(2);
+  EXPECT_EQ(views.query_cos.size(), 2u * 24);
+  const std::vector<Range> ranges = {Of(views.cos), Of(views.sin), Of(views.query_cos),
+                                     Of(views.query_sin), Of(views.qkv)};
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Disjoint(ranges[i], ranges[j])) << i << j;
+  }
+}
+
 TEST_P(WorkspaceTest, RowsOfExpertsHaveTheirShapesAndDoNotOverlap) {
   const auto [intermediate, dtype] = GetParam();
   ModelConfig config = Config(intermediate);

@@ -63,9 +63,9 @@ absl::Status Launch(cudaStream_t stream, int32_t num_rows, ClusterJob job) {
       std::max((blocks + kParts - 1) / kParts * 64, kParts > 1 ? kMaxAlone : job.max_clusters);
   const bool in_shared = part_ranks <= kMaxSharedRanks;
   if (in_shared) job.scratch = nullptr;
-  return CudaStatus(
-      LaunchSelection<kParts>(stream, num_rows, job.group, in_shared ? part_ranks : 0, job),
-      "cluster_select");
+  return CudaStatus(LaunchSelection<kParts>(stream, num_rows, job.group, in_shared ? part_ranks : 0,
+                                            part_ranks, job),
+                    "cluster_select");
 }
 
 }  // namespace
@@ -73,8 +73,8 @@ absl::Status Launch(cudaStream_t stream, int32_t num_rows, ClusterJob job) {
 absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
   RETURN_IF_ERROR(CheckClusterSelect(args));
   const int32_t group = args.num_query_heads / args.num_kv_heads;
-  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "cluster_select",
-                           "needs at most 8 query heads for each KV head, has ", group));
+  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "cluster_select", "needs at most ", kMaxGroup,
+                           " query heads for each KV head, has ", group));
   if (args.batch == 0) return absl::OkStatus();
   const ClusterJob job{
       .scores = args.scores.device_data(),

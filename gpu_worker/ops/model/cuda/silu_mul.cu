@@ -20,11 +20,18 @@ struct SiluMulLaunch {
   int64_t cols;
 };
 
-// exp(-gate) may be infinite: the quotient is then zero with the right sign.
-__device__ float SiluTimes(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+// exp may be infinite: the quotient is then zero with the right sign.
+template <GatedActivation kActivation>
+__device__ float GateTimes(float gate, float up) {
+  float exponent = -gate;
+  if constexpr (kActivation == GatedActivation::kGeluTanh) {
+    exponent = -2 * kGeluTanhSlope * (gate + kGeluTanhCubic * gate * gate * gate);
+  }
+  return gate / (1.0f + expf(exponent)) * up;
+}
 
 // blockIdx.x is the row; a thread computes one element or eight.
-template <int kWidth>
+template <int kWidth, GatedActivation kActivation>
 __global__ void __launch_bounds__(kThreads) SiluMulKernel(const SiluMulLaunch launch) {
   AllowNextKernel();
   AwaitLastKernel();
@@ -38,11 +45,17 @@ __global__ void __launch_bounds__(kThreads) SiluMulKernel(const SiluMulLaunch la
     Load8(gate, at, g);
     Load8(up, at, u);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) g[i] = SiluTimes(g[i], u[i]);
+    for (int i = 0; i < 8; ++i) g[i] = GateTimes<kActivation>(g[i], u[i]);
     Store8(out, at, g);
   } else {
-    out[at] = __float2bfloat16_rn(SiluTimes(__bfloat162float(gate[at]), __bfloat162float(up[at])));
+    out[at] = __float2bfloat16_rn(
+        GateTimes<kActivation>(__bfloat162float(gate[at]), __bfloat162float(up[at])));
   }
+}
+
+template <GatedActivation kActivation>
+auto KernelFor(bool aligned) {
+  return aligned ? &SiluMulKernel<8, kActivation> : &SiluMulKernel<1, kActivation>;
 }
 
 }  // namespace
@@ -62,7 +75,10 @@ absl::Status SiluMul(CudaStream& stream, const SiluMulArgs& args) {
   const dim3 grid(static_cast<unsigned>(args.out.rows),
                   static_cast<unsigned>(DivideUp(args.out.cols, kThreads * (aligned ? 8 : 1))));
   return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
-                                    aligned ? &SiluMulKernel<8> : &SiluMulKernel<1>, launch),
+                                    args.activation == GatedActivation::kSilu
+                                        ? KernelFor<GatedActivation::kSilu>(aligned)
+                                        : KernelFor<GatedActivation::kGeluTanh>(aligned),
+                                    launch),
                     "launching silu_mul");
 }
 

@@ -56,6 +56,33 @@ TEST_P(SiluMulTest, HoldsAtTheEndsOfTheRange) {
   for (size_t i = 5; i < 8; ++i) EXPECT_EQ(got[i], gate[i]);
 }
 
+TEST_P(SiluMulTest, GeluByTanhFollowsDoubles) {
+  for (const int64_t cols : {1, 33, 1000}) {
+    auto gate = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 1, 5.0f));
+    const auto up = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 2));
+    gate[0] = cols == 1 ? -1e30f : 100.0f;
+    const auto g = data_.Activations(gate, 1, cols), u = data_.Activations(up, 1, cols);
+    const auto out = data_.Poisoned(1, cols);
+    ASSERT_TRUE(backend_->ops->model()
+                    .SiluMul(*backend_->stream, {.gate = g.view,
+                                                 .up = u.view,
+                                                 .out = out.view,
+                                                 .activation = GatedActivation::kGeluTanh})
+                    .ok());
+    std::vector<double> want;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double x = gate[i];
+      const double inner = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+      want.push_back(x / 2 * (1 + std::tanh(inner)) * up[i]);
+    }
+    if (cols == 1) {
+      EXPECT_NEAR(data_.Values(out)[0], 0, 1e-6);
+    } else {
+      EXPECT_LE(RelativeError(data_.Values(out), want), data_.Tolerance());
+    }
+  }
+}
+
 TEST_P(SiluMulTest, RefusesDifferentShapes) {
   const auto a = data_.Poisoned(1, 8), b = data_.Poisoned(1, 7);
   EXPECT_EQ(backend_->ops->model()
