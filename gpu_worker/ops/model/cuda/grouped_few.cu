@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 2) GroupedGatedFewKernel(const Group
   const int64_t first_output = int64_t{blockIdx.x} * kTileFeatures;
   const int64_t gate = tile.expert * 2 * launch.features;
   const int64_t up = gate + launch.features;
-  const int64_t row = (first_pair + tile.PairOf(lane / 4)) / plan.per_row;
+  const int64_t row = RowOfPair(plan, first_pair + tile.PairOf(lane / 4));
   const auto* const in = static_cast<const __nv_bfloat16*>(launch.in) + row * launch.in_stride;
   const int64_t steps = (launch.weight.padded_cols + Form::kStepCols - 1) / Form::kStepCols;
   const int64_t steps_of_warp = (steps + kWarps - 1) / kWarps;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 2) GroupedGatedFewKernel(const Group
 // the sums of all pairs of the group come together in shared memory.
 template <typename Form>
 __global__ void __launch_bounds__(kThreads)
-    GroupedFewKernel(const GroupedLaunch launch, int64_t num_slices) {
+    GroupedFewKernel(const GroupedLaunch launch, int num_slices) {
   extern __shared__ float sums_of[];  // [slices][pairs][16]
   AllowNextKernel();
   AwaitLastKernel();
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first_feature = int64_t{blockIdx.x} * kTileFeatures;
   const int64_t steps = (launch.weight.padded_cols + Form::kStepCols - 1) / Form::kStepCols;
   const int64_t steps_of_slice = (steps + num_slices - 1) / num_slices;
-  const int64_t num_items = words[0] * num_slices;
-  for (int64_t item = threadIdx.x / 32; item < num_items; item += kWarps) {
+  const int num_items = words[0] * num_slices;
+  for (int item = threadIdx.x / 32; item < num_items; item += kWarps) {
     const FewTile tile = FewTile::At(plan, words, item / num_slices);
     const int64_t slice = item % num_slices;
     const int64_t first_row = tile.expert * launch.features;
@@ -256,13 +256,13 @@ cudaError_t LaunchGroupedGatedFew(const GroupedLaunch& launch, cudaStream_t stre
 
 cudaError_t LaunchGroupedFew(const GroupedLaunch& launch, cudaStream_t stream) {
   const RoutePlan& plan = launch.plan;
-  const int64_t slices = SlicesOf(launch.in_features, plan.per_row);
+  const auto slices = static_cast<int>(SlicesOf(launch.in_features, plan.per_row));
   const LaunchShape shape = {
       .grid = dim3(static_cast<unsigned>(DivideUp(launch.features, kTileFeatures)),
                    static_cast<unsigned>(plan.num_groups(launch.rows))),
       .block = dim3(kThreads),
       .shared_bytes =
-          static_cast<size_t>(slices * plan.group_pairs() * kTileFeatures) * sizeof(float),
+          static_cast<size_t>(plan.group_pairs() * slices * kTileFeatures) * sizeof(float),
       .stream = stream};
   return WithForm(launch.weight.form, [&]<typename Form>(Form) {
     return LaunchDependent(shape, &GroupedFewKernel<Form>, launch, slices);
