@@ -4,11 +4,14 @@
 
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_limits.h"
 
 namespace retroinfer {
 namespace {
 
 constexpr size_t kAlignment = 256;
+// What a model may have, operations take.
+static_assert(kMaxExperts <= kMostExperts && kMaxExpertsPerToken <= kMostExpertsPerRow);
 
 // Where each part begins, in bytes.
 struct Offsets {

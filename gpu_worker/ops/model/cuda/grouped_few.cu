@@ -25,12 +25,15 @@ constexpr int64_t kMostSums = 24 * kRowsOfRouteGroup;  // of pairs and slices, f
 constexpr size_t kMostSharedBytes = kMostSums * kTileFeatures * sizeof(float);
 static_assert(kMostSums >= kRowsOfRouteGroup * kMostExpertsPerRow);
 
-// Steps of a warp whose bytes are under way at a time: about a hundred bytes of each lane.
+// Steps of a warp whose bytes are under way at a time: as many as registers hold, of two blocks on
+// a multiprocessor where a warp has two tiles.
 template <typename Form, int kTiles>
-constexpr int kAhead = kTiles == 1 ? (Form::kMmas == 2   ? 8
-                                      : Form::kMmas == 4 ? 6
-                                                         : 4)
-                                   : (Form::kMmas <= 4 ? 4 : 2);
+constexpr int StepsAhead() {
+  constexpr bool kPair = kTiles == 2;
+  if constexpr (Form::kMmas == 2) return kPair ? 4 : 8;
+  if constexpr (Form::kMmas == 4) return kPair ? 3 : 6;
+  return kPair ? 1 : 4;
+}
 
 int64_t SlicesOf(int64_t in_features, int64_t per_row) {
   return std::clamp<int64_t>(DivideUp(in_features, kColsOfSlice), 1,
@@ -59,7 +62,7 @@ template <typename Form, int kTiles>
 __device__ void MultiplySteps(const GroupedLaunch& launch, const int64_t (&first_rows)[kTiles],
                               const int64_t (&last_rows)[kTiles], const __nv_bfloat16* in,
                               int64_t begin, int64_t end, float (&sums)[kTiles][4]) {
-  constexpr int kSteps = kAhead<Form, kTiles>;
+  constexpr int kSteps = StepsAhead<Form, kTiles>();
   const int lane = threadIdx.x % 32;
   const int chunk = lane % 4;
   int64_t rows[kTiles][2];
@@ -76,17 +79,24 @@ __device__ void MultiplySteps(const GroupedLaunch& launch, const int64_t (&first
   const int64_t padded_cols = launch.weight.padded_cols;
   const int cols_of_chunk = Form::kStepCols / 4;
   Packed8 ring[kSteps][kTiles][2];
+  Packed8 x[kSteps][1][Form::kInputs];
   uint32_t scales[kSteps][kTiles][2][Form::kWords];
   const auto request = [&](int u, int64_t step) {
-    const bool exists = step < end && step * Form::kStepCols + chunk * cols_of_chunk < padded_cols;
+    if (step >= end) return;
+    const bool exists = step * Form::kStepCols + chunk * cols_of_chunk < padded_cols;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         ring[u][i][half] =
             exists ? LoadStreaming(codes[i][half] + step * Form::StepBytes()) : Packed8{};
-        if (step < end) Form::LoadScales(launch.weight, rows[i][half], step, scales[u][i][half]);
+        Form::LoadScales(launch.weight, rows[i][half], step, scales[u][i][half]);
       }
+    }
+#pragma unroll
+    for (int i = 0; i < Form::kInputs; ++i) {
+      const int64_t k = step * Form::kStepCols + Form::InputAt(i, chunk);
+      x[u][0][i] = k < launch.in_features ? LoadInput<true>(in, k, launch.in_features) : Packed8{};
     }
   };
 #pragma unroll
@@ -94,21 +104,13 @@ __device__ void MultiplySteps(const GroupedLaunch& launch, const int64_t (&first
   for (int64_t at = begin; at < end; at += kSteps) {
 #pragma unroll
     for (int u = 0; u < kSteps; ++u) {
-      const int64_t step = at + u;
-      if (step < end) {
-        Packed8 x[1][Form::kInputs];
+      if (at + u >= end) break;
 #pragma unroll
-        for (int i = 0; i < Form::kInputs; ++i) {
-          const int64_t k = step * Form::kStepCols + Form::InputAt(i, chunk);
-          x[0][i] = k < launch.in_features ? LoadInput<true>(in, k, launch.in_features) : Packed8{};
-        }
-#pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-          float(&of_tile)[1][4] = *reinterpret_cast<float(*)[1][4]>(&sums[i]);
-          MultiplyStep<Form, 1>(ring[u][i], scales[u][i], x, of_tile);
-        }
+      for (int i = 0; i < kTiles; ++i) {
+        float(&of_tile)[1][4] = *reinterpret_cast<float(*)[1][4]>(&sums[i]);
+        MultiplyStep<Form, 1>(ring[u][i], scales[u][i], x[u], of_tile);
       }
-      request(u, step + kSteps);
+      request(u, at + kSteps + u);
     }
   }
 }
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(kThreads, 2) GroupedGatedFewKernel(const Group
   const int64_t first_output = int64_t{blockIdx.x} * kTileFeatures;
   const int64_t gate = tile.expert * 2 * launch.features;
   const int64_t up = gate + launch.features;
-  const int64_t row = (first_pair + tile.PairOf(lane / 4)) / plan.per_row;
+  const int64_t row = RowOfPair(plan, first_pair + tile.PairOf(lane / 4));
   const auto* const in = static_cast<const __nv_bfloat16*>(launch.in) + row * launch.in_stride;
   const int64_t steps = (launch.weight.padded_cols + Form::kStepCols - 1) / Form::kStepCols;
   const int64_t steps_of_warp = (steps + kWarps - 1) / kWarps;
@@ -171,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 2) GroupedGatedFewKernel(const Group
 // the sums of all pairs of the group come together in shared memory.
 template <typename Form>
 __global__ void __launch_bounds__(kThreads)
-    GroupedFewKernel(const GroupedLaunch launch, int64_t num_slices) {
+    GroupedFewKernel(const GroupedLaunch launch, int num_slices) {
   extern __shared__ float sums_of[];  // [slices][pairs][16]
   AllowNextKernel();
   AwaitLastKernel();
@@ -182,8 +184,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t first_feature = int64_t{blockIdx.x} * kTileFeatures;
   const int64_t steps = (launch.weight.padded_cols + Form::kStepCols - 1) / Form::kStepCols;
   const int64_t steps_of_slice = (steps + num_slices - 1) / num_slices;
-  const int64_t num_items = words[0] * num_slices;
-  for (int64_t item = threadIdx.x / 32; item < num_items; item += kWarps) {
+  const int num_items = words[0] * num_slices;
+  for (int item = threadIdx.x / 32; item < num_items; item += kWarps) {
     const FewTile tile = FewTile::At(plan, words, item / num_slices);
     const int64_t slice = item % num_slices;
     const int64_t first_row = tile.expert * launch.features;
@@ -256,13 +258,13 @@ cudaError_t LaunchGroupedGatedFew(const GroupedLaunch& launch, cudaStream_t stre
 
 cudaError_t LaunchGroupedFew(const GroupedLaunch& launch, cudaStream_t stream) {
   const RoutePlan& plan = launch.plan;
-  const int64_t slices = SlicesOf(launch.in_features, plan.per_row);
+  const auto slices = static_cast<int>(SlicesOf(launch.in_features, plan.per_row));
   const LaunchShape shape = {
       .grid = dim3(static_cast<unsigned>(DivideUp(launch.features, kTileFeatures)),
                    static_cast<unsigned>(plan.num_groups(launch.rows))),
       .block = dim3(kThreads),
       .shared_bytes =
-          static_cast<size_t>(slices * plan.group_pairs() * kTileFeatures) * sizeof(float),
+          static_cast<size_t>(plan.group_pairs() * slices * kTileFeatures) * sizeof(float),
       .stream = stream};
   return WithForm(launch.weight.form, [&]<typename Form>(Form) {
     return LaunchDependent(shape, &GroupedFewKernel<Form>, launch, slices);

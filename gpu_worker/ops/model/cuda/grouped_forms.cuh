@@ -14,6 +14,7 @@
 #include "gpu_worker/ops/model/cuda/grouped_weight.h"
 #include "gpu_worker/ops/model/cuda/int4_layout.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm_parts.cuh"
+#include "gpu_worker/ops/model/route_experts.h"
 #include "gpu_worker/ops/model/weight_view.h"
 
 namespace retroinfer::cuda {
@@ -177,6 +178,11 @@ __device__ void MultiplyStep(const Packed8 (&codes)[2], const uint32_t (&scales)
       }
     }
   }
+}
+
+// In 32 bits, which a GPU divides faster.
+__device__ inline int64_t RowOfPair(const RoutePlan& plan, int64_t pair) {
+  return static_cast<uint32_t>(pair) / static_cast<uint32_t>(plan.per_row);
 }
 
 // Calls body(form) with the form of a weight.

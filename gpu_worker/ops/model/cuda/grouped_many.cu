@@ -49,7 +49,8 @@ struct Stage {
 // Copies 16 bytes, or writes zeros.
 __device__ void CopyChunk(uint32_t shared, const void* global, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global),
-               "r"(exists ? 16 : 0));
+               "r"(exists ? 16 : 0)
+               : "memory");
 }
 
 __device__ Packed8 ReadChunk(const std::byte* shared) {
@@ -205,7 +206,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks<Form>)
   if (threadIdx.x < kBlockPairs) {
     // Pairs that do not exist are the last that does; nothing of theirs is stored.
     const int64_t pair = pairs[min(int64_t{threadIdx.x}, count - 1)];
-    in_rows[threadIdx.x] = (kGated ? pair / plan.per_row : pair) * launch.in_stride;
+    in_rows[threadIdx.x] = (kGated ? RowOfPair(plan, pair) : pair) * launch.in_stride;
   }
   __syncthreads();
   const int64_t part = expert * (kGated ? 2 : 1) * launch.features;
@@ -223,12 +224,12 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocks<Form>)
       CopyStage<Form>(launch, tile, stage,
                       shared + static_cast<uint32_t>(stage % kStages) * S::kBytes);
     }
-    asm volatile("cp.async.commit_group;\n");
+    asm volatile("cp.async.commit_group;\n" ::: "memory");
   };
   for (int64_t stage = 0; stage < kStages - 1; ++stage) copy(stage);
   float sums[kFeatureTiles][kPairTiles][4] = {};
   for (int64_t stage = 0; stage < num_stages; ++stage) {
-    asm volatile("cp.async.wait_group %0;\n" ::"n"(kStages - 2));
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(kStages - 2) : "memory");
     __syncthreads();
     copy(stage + kStages - 1);
     MultiplyStage<Form, kGated>(launch, tile, stage, stages + stage % kStages * S::kBytes, sums);
