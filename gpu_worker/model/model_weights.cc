@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/stored_groups.h"
 #include "gpu_worker/model/stored_scales.h"
@@ -88,6 +89,8 @@ class WeightLoader {
   // Adds tensors of one element type, of matrices the codes if they are codes, to `job`, one behind
   // the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
+  // Copies the sinks of all layers, if they have some, as f32.
+  absl::Status LoadSinks(ModelWeights& weights);
   // What is not copied (numbers of groups, shapes, what has no effect) is read, too, where it is
   // hashed.
   void ReadTheRest();
@@ -315,6 +318,30 @@ absl::Status WeightLoader::LoadLayer(uint32_t layer, const DeviceBuffer& norms,
   return absl::OkStatus();
 }
 
+absl::Status WeightLoader::LoadSinks(ModelWeights& weights) {
+  if (!config_.sinks) return absl::OkStatus();
+  std::vector<float> all;
+  std::vector<std::byte> memory;
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    const HostTensor& tensor = Tensor(table_.Get(TensorRole::kSinks, layer).stored);
+    const std::vector<float> sinks =
+        NumbersOf(tensor.type, tensor.Bytes(0, tensor.num_bytes(), memory));
+    all.insert(all.end(), sinks.begin(), sinks.end());
+  }
+  const auto bytes = std::as_bytes(std::span(all));
+  ASSIGN_OR_RETURN(weights.sink_buffer, device_.Allocate(bytes.size(), MemoryPurpose::kWeights));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream,
+                   device_.CreateStream(StreamKind::kCompute));
+  RETURN_IF_ERROR(device_.Upload(*stream, bytes, weights.sink_buffer.bytes()));
+  RETURN_IF_ERROR(stream->Synchronize());
+  const size_t heads = config_.num_query_heads;
+  for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
+    weights.layers[layer].sinks =
+        weights.sink_buffer.as<const float>().subspan(layer * heads, heads);
+  }
+  return absl::OkStatus();
+}
+
 void WeightLoader::ReadTheRest() {
   std::set<std::string> read;
   for (const WeightJob& job : jobs_) {
@@ -339,6 +366,7 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options)
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     RETURN_IF_ERROR(LoadLayer(layer, weights.norm_buffer, weights.layers[layer]));
   }
+  RETURN_IF_ERROR(LoadSinks(weights));
   weights.final_norm = LoadNorm(table_.Get(TensorRole::kFinalNorm), weights.norm_buffer);
   if (!config_.tie_word_embeddings) {
     RETURN_IF_ERROR(LoadLinear(table_.Of(Projection::kOutput), &weights.lm_head));

@@ -22,6 +22,7 @@ namespace retroinfer {
 // of experts have a router, and matrices of all experts one below the other.
 struct LayerWeights {
   LayerSpec spec;
+  DeviceSpan<const float> sinks;            // [query_heads]; empty: there are none
   MatrixView attention_norm;                // [1, hidden]
   MatrixView mlp_norm;                      // [1, hidden]
   MatrixView q_norm;                        // [1, head_dim]; where heads have norms
@@ -44,6 +45,7 @@ struct LayerWeights {
 struct ModelWeights {
   DeviceBuffer embedding_buffer;
   DeviceBuffer norm_buffer;  // all norms
+  DeviceBuffer sink_buffer;  // all sinks
   WeightView embedding;      // [vocab, hidden], as stored
   MatrixView final_norm;     // [1, hidden]
   std::vector<LayerWeights> layers;

@@ -125,8 +125,9 @@ class Runner {
     const absl::Status status = model->Decode(
         *backend->stream, token_ids.as<const int32_t>(), device_positions.as<const int32_t>(),
         [&](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-            const MatrixView& values,
-            const MatrixView& out) { return dense.Attend(layer, queries, keys, values, out); },
+            const MatrixView& values, const MatrixView& out) {
+          return dense.Attend(layer, model->AttentionOf(layer), queries, keys, values, out);
+        },
         logits.view);
     decode_allocations = test_support::NumAllocations() - allocations_before;
     Check(status);
