@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/layer_windows.h"
+#include "gpu_worker/model/weight_quantization.h"
 
 namespace retroinfer {
 namespace {
@@ -18,18 +19,6 @@ absl::Status RequireNumber(const common::JsonReader& config, const char* key, do
   ASSIGN_OR_RETURN(const double value, config.NumberOr(key, wanted, -1e9, 1e9));
   if (value == wanted) return absl::OkStatus();
   return Unsupported(config, key, absl::StrCat("is ", value, "; ", wanted, " is supported"));
-}
-
-absl::Status RequireMxfp4(const common::JsonReader& config) {
-  constexpr char kKey[] = "quantization_config";
-  if (!config.Has(kKey)) {
-    return Unsupported(config, kKey, "is missing: experts are supported in MXFP4");
-  }
-  ASSIGN_OR_RETURN(const common::JsonReader settings, config.Object(kKey));
-  ASSIGN_OR_RETURN(const std::string method, settings.String("quant_method"));
-  if (method == "mxfp4") return absl::OkStatus();
-  return Unsupported(settings, "quant_method",
-                     absl::StrCat(method.substr(0, 40), " is not supported for gpt-oss; mxfp4 is"));
 }
 
 }  // namespace
@@ -46,7 +35,6 @@ absl::Status ReadGptOss(const common::JsonReader& config, ModelConfig& model) {
     return config.Error("rope_scaling", "is missing");  // its default would be YaRN
   }
   RETURN_IF_ERROR(ReadLayerWindows(config, {.tokens = 128, .full_each = 2}, model));
-  model.qkv_bias = true;
   model.output_bias = true;
   model.expert_biases = true;
   model.sinks = true;

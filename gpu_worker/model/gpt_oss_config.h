@@ -11,9 +11,8 @@ namespace retroinfer {
 // its experts.
 //
 // REQUIRES: sizes of `model` are read.
-// Returns:  as ReadLayerWindows; UNIMPLEMENTED for experts in another form than MXFP4, another
-// limit
-//           or slope of SwiGLU, and a model without biases.
+// Returns:  as ReadLayerWindows; UNIMPLEMENTED for experts in another form than MXFP4, for another
+//           limit or slope of SwiGLU, and for a model without biases.
 absl::Status ReadGptOss(const common::JsonReader& config, ModelConfig& model);
 
 }  // namespace retroinfer

@@ -225,4 +225,10 @@ absl::Status UnstackExperts(const ModelConfig& config, Checkpoint& checkpoint) {
   return absl::OkStatus();
 }
 
+std::string_view NoteOfUnstacking(const ModelConfig& config) {
+  if (config.family != ModelFamily::kGptOss) return {};
+  return "experts in MXFP4 become bf16, four times their size: weights of 4 bits have scales of "
+         "another kind here";
+}
+
 }  // namespace retroinfer

@@ -7,6 +7,8 @@
 // those. Exponents would be a form of their own.
 #pragma once
 
+#include <string_view>
+
 #include "absl/status/status.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
@@ -19,5 +21,8 @@ namespace retroinfer {
 // Returns: INVALID_ARGUMENT, naming the tensor, if one is missing or has another shape or type;
 //          UNIMPLEMENTED if experts are stacked in another form. `checkpoint` is unchanged then.
 absl::Status UnstackExperts(const ModelConfig& config, Checkpoint& checkpoint);
+
+// What people are told of that when the model is loaded; empty for other families.
+std::string_view NoteOfUnstacking(const ModelConfig& config);
 
 }  // namespace retroinfer
