@@ -4,13 +4,16 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/stored_matrix.h"
 #include "gpu_worker/model/stored_scales.h"
+#include "gpu_worker/model/turned_bias.h"
 
 namespace retroinfer {
 namespace {
@@ -32,9 +35,11 @@ double SquareOfRow(std::span<const float> row, std::span<const float> norm) {
 
 // One layer's squares of channels: [head][channel].
 struct LayerSquares {
-  std::vector<double> keys;    // the biases' included
-  std::vector<double> biases;  // of keys alone; empty if there are none, or norms behind them
+  std::vector<double> keys;  // what varies of the turned biases included
   std::vector<double> queries;
+  // Of keys alone, where they have biases, and no norms behind them. Of layers without RoPE they
+  // are not turned, and nothing is taken from keys.
+  std::optional<TurnedBias> bias;
 };
 
 class LayerReader {
@@ -66,12 +71,9 @@ class LayerReader {
     squares.keys = Squares(TensorRole::kKey);
     squares.queries = Squares(TensorRole::kQuery);
     if (const TensorSpec* const key_bias = Find(TensorRole::kKeyBias)) {
-      const std::vector<float> bias = Numbers(*key_bias);
-      for (size_t i = 0; i < bias.size(); ++i) {
-        const double square = double{bias[i]} * double{bias[i]};
-        squares.keys[i] += square;
-        if (key_norm == nullptr) squares.biases.push_back(square);
-      }
+      TurnedBias turned = Turned(Numbers(*key_bias));
+      for (size_t i = 0; i < squares.keys.size(); ++i) squares.keys[i] += turned.rest_squares[i];
+      if (key_norm == nullptr) squares.bias = std::move(turned);
     }
     if (key_norm != nullptr) {
       Normalize(Numbers(*key_norm), squares.keys);
@@ -92,6 +94,21 @@ class LayerReader {
     return NumbersOf(Tensor(spec).type,
                      Tensor(spec).Bytes(static_cast<size_t>(spec.first_row) * element,
                                         static_cast<size_t>(spec.shape[0]) * element, memory));
+  }
+  TurnedBias Turned(const std::vector<float>& bias) const {
+    // A norm behind the bias makes other vectors of it, and so does a rotation of a part of a head;
+    // RoPE of windows is another one. A logit without a value would have to lose what keys do.
+    const LayerSpec spec = LayerOf(config_, static_cast<uint32_t>(layer_));
+    if (spec.rope && !spec.window_rope && !spec.sinks &&
+        config_.rotated_dims() == config_.head_dim && Find(TensorRole::kKeyNorm) == nullptr) {
+      return TurnBias(config_.rope, config_.head_dim, config_.context_length, bias);
+    }
+    TurnedBias unturned{.means = std::vector<float>(bias.size())};
+    for (const float value : bias) {
+      unturned.rest_squares.push_back(double{value} * double{value});
+      unturned.largest_rests.push_back(std::abs(double{value}));
+    }
+    return unturned;
   }
   std::vector<double> Squares(TensorRole role) const {
     const std::vector<float> norm = Numbers(table_.Get(TensorRole::kAttentionNorm, layer_));
@@ -152,20 +169,21 @@ std::vector<int8_t> ExponentsOf(std::span<const double> keys, std::span<const do
   return exponents;
 }
 
-// The largest bias of a head's channels, whose squares these are.
-ChannelBalance::LargestBias LargestBiasOf(std::span<const double> keys,
-                                          std::span<const double> biases,
+// The largest bias of a head's channels: `first` is the first of its channels.
+ChannelBalance::LargestBias LargestBiasOf(const LayerSquares& squares, size_t first,
                                           std::span<const int8_t> exponents) {
   const size_t half = exponents.size();
+  const std::span<const double> keys = std::span(squares.keys).subspan(first, 2 * half);
+  const std::span<const double> rests = std::span(squares.bias->rest_squares).subspan(first);
   std::vector<double> sizes;  // of pairs without their biases, balanced
   for (size_t i = 0; i < half; ++i) {
-    const double square = keys[i] - biases[i] + keys[i + half] - biases[i + half];
+    const double square = keys[i] - rests[i] + keys[i + half] - rests[i + half];
     sizes.push_back(std::ldexp(std::sqrt(std::max(square, kSmallest)), -exponents[i]));
   }
   std::nth_element(sizes.begin(), sizes.begin() + static_cast<long>((half - 1) / 2), sizes.end());
   ChannelBalance::LargestBias largest;
   for (size_t i = 0; i < 2 * half; ++i) {
-    const double bias = std::ldexp(std::sqrt(biases[i]), -exponents[i % half]);
+    const double bias = std::ldexp(squares.bias->largest_rests[first + i], -exponents[i % half]);
     const double times = bias / sizes[(half - 1) / 2];
     if (times > largest.times) largest = {.times = times, .channel = static_cast<int64_t>(i)};
   }
@@ -186,6 +204,9 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
   const int64_t heads = balance.by_norm_ ? 1 : balance.kv_heads_;
   balance.exponents_.resize(static_cast<size_t>(balance.num_layers_ * heads * balance.half_));
 
+  if (table.Find(TensorRole::kKeyBias, 0) != nullptr && !balance.by_norm_) {
+    balance.key_offsets_.resize(static_cast<size_t>(balance.num_layers_ * config.kv_size()));
+  }
   std::vector<LargestBias> biases(static_cast<size_t>(balance.num_layers_));
   std::atomic<int64_t> next = 0;
   const auto work = [&] {
@@ -203,10 +224,15 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
                               PairMeans(squares.queries, head * each * group, each * group, half));
         }
         const size_t at = (static_cast<size_t>(layer * heads) + head) * half;
-        if (!squares.biases.empty()) {
-          LargestBias largest =
-              LargestBiasOf(std::span(squares.keys).subspan(2 * half * head, 2 * half),
-                            std::span(squares.biases).subspan(2 * half * head, 2 * half), found);
+        if (squares.bias.has_value()) {
+          const size_t first = 2 * half * head;
+          for (size_t i = 0; i < 2 * half; ++i) {
+            const size_t channel =
+                static_cast<size_t>(layer) * squares.bias->means.size() + first + i;
+            balance.key_offsets_[channel] =
+                std::ldexp(squares.bias->means[first + i], -found[i % half]);
+          }
+          LargestBias largest = LargestBiasOf(squares, first, found);
           largest.layer = layer;
           largest.head = static_cast<int64_t>(head);
           LargestBias& of_layer = biases[static_cast<size_t>(layer)];
@@ -261,7 +287,8 @@ absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFor
   }
   return absl::InvalidArgumentError(absl::StrFormat(
       "--kv-dtype %s: the bias of keys in layer %d, head %d, channel %d is %.1f times what the "
-      "head's weights give, more than the %.0f that eight bits bear; use --kv-dtype bf16",
+      "head's weights give, more than the %.0f that eight bits were measured to bear; use "
+      "--kv-dtype bf16",
       std::string(kv_format.name), largest.layer, largest.head, largest.channel, largest.times,
       ChannelBalance::kMostBias));
 }

@@ -10,13 +10,14 @@
 // the same to the bit.
 //
 // The rule: 2^round(log2(s / median of s)) with s = sqrt(k / q) for a pair, k the norm of its rows
-// of k_proj times the weights of the norm before it (its bias' square added), q the same of q_proj
-// over the query heads of the KV head. Weights alone decide, so it is the same wherever a model is
-// loaded.
+// of k_proj times the weights of the norm before it (added is the square of what varies of its
+// turned bias), q the same of q_proj over the query heads of the KV head. Weights alone decide, so
+// it is the same wherever a model is loaded.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,9 +38,10 @@ class ChannelBalance {
   // Nothing is changed.
   ChannelBalance() = default;
 
-  // Reads q_proj, k_proj and the norms of every layer, on `num_threads` threads. Layers whose
-  // matrices are F16, which has too few exponents, or codes that share scales over rows, or whose
-  // norms of keys are stored less 1, stay as they are; so does a pair whose weights are not finite.
+  // Reads q_proj, k_proj, its bias and the norms of every layer, on `num_threads` threads. Layers
+  // whose matrices are F16, which has too few exponents, or codes that share scales over rows, or
+  // whose norms of keys are stored less 1, stay as they are; so does a pair whose weights are not
+  // finite.
   //
   // REQUIRES: CheckTensors(config, checkpoint) has passed.
   static ChannelBalance Of(const ModelConfig& config, const Checkpoint& checkpoint,
@@ -57,16 +59,28 @@ class ChannelBalance {
   // is codes it is meant for the numbers, so for their scales.
   std::vector<int8_t> RowExponents(const StoredTensor& tensor) const;
 
-  // The channel of keys whose bias is the largest after balancing: `times` the median of what the
-  // weights of the pairs of its head give. Eight bits have one scale for all channels of a key, so
-  // a large bias leaves little of them to the others (kMostBias).
+  // What RoPE makes of the biases of a layer's keys, as far as it is the same at all positions
+  // (turned_bias.h), [kv_heads * head_dim], behind the exponents: what is taken from every key.
+  // Empty: nothing is.
+  std::span<const float> key_offsets(int64_t layer) const {
+    if (key_offsets_.empty()) return {};
+    const auto size = static_cast<size_t>(2 * half_ * kv_heads_);
+    return std::span(key_offsets_).subspan(static_cast<size_t>(layer) * size, size);
+  }
+  bool has_key_offsets() const { return !key_offsets_.empty(); }
+  // Of the offsets. Part of the fingerprint, as kVersion is.
+  static constexpr int kOffsetVersion = 1;
+
+  // The channel of keys of whose bias the most is left behind the offsets, after balancing: `times`
+  // the median of what the weights of the pairs of its head give. Eight bits have one scale for all
+  // channels of a key, so a large bias leaves little of them to the others (kMostBias).
   struct LargestBias {
     double times = 0;
     int64_t layer = 0;
     int64_t head = 0;
     int64_t channel = 0;
   };
-  static constexpr double kMostBias = 8;
+  static constexpr double kMostBias = 128;  // Qwen2.5-Coder-0.5B has 92, which was measured
   const LargestBias& largest_bias() const { return largest_bias_; }
 
   // All exponents, for the fingerprint.
@@ -82,7 +96,8 @@ class ChannelBalance {
   int64_t half_ = 0;      // pairs of a head
   bool by_norm_ = false;  // the heads of a layer share theirs
   LargestBias largest_bias_;
-  std::vector<int8_t> exponents_;  // [layer][KV head, or one][pair]: keys are divided by 2^e
+  std::vector<float> key_offsets_;  // [layer][kv_heads * head_dim], or none
+  std::vector<int8_t> exponents_;   // [layer][KV head, or one][pair]: keys are divided by 2^e
 };
 
 // Returns: INVALID_ARGUMENT, with the channel, if `kv_format` stores keys in eight bits, and

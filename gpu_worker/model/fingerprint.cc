@@ -215,6 +215,11 @@ absl::StatusOr<Fingerprint> CheckpointHasher::Finish(const ModelConfig& config, 
     builder.AddInt("channel_balance", ChannelBalance::kVersion);
     builder.AddBytes("channel_exponents", std::as_bytes(std::span(balance->exponents())));
   }
+  if (balance != nullptr && balance->has_key_offsets()) {
+    // What they are follows from the tensors, RoPE and these; their last bits are no matter.
+    builder.AddInt("key_offsets", ChannelBalance::kOffsetVersion);
+    builder.AddInt("key_offset_positions", config.context_length);
+  }
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
     builder.AddFingerprint("tensor", TensorFingerprint(name, tensor, pieces_.at(name)));
   }

@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/stored_groups.h"
 #include "gpu_worker/model/stored_scales.h"
@@ -89,8 +88,8 @@ class WeightLoader {
   // Adds tensors of one element type, of matrices the codes if they are codes, to `job`, one behind
   // the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
-  // Copies the sinks of all layers, if they have some, as f32.
-  absl::Status LoadSinks(ModelWeights& weights);
+  // Copies sinks, and what `balance_` says is taken from keys.
+  absl::Status LoadLayerVectors(ModelWeights& weights);
   // What is not copied (numbers of groups, shapes, what has no effect) is read, too, where it is
   // hashed.
   void ReadTheRest();
@@ -318,30 +317,6 @@ absl::Status WeightLoader::LoadLayer(uint32_t layer, const DeviceBuffer& norms,
   return absl::OkStatus();
 }
 
-absl::Status WeightLoader::LoadSinks(ModelWeights& weights) {
-  if (!config_.sinks) return absl::OkStatus();
-  std::vector<float> all;
-  std::vector<std::byte> memory;
-  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
-    const HostTensor& tensor = Tensor(table_.Get(TensorRole::kSinks, layer).stored);
-    const std::vector<float> sinks =
-        NumbersOf(tensor.type, tensor.Bytes(0, tensor.num_bytes(), memory));
-    all.insert(all.end(), sinks.begin(), sinks.end());
-  }
-  const auto bytes = std::as_bytes(std::span(all));
-  ASSIGN_OR_RETURN(weights.sink_buffer, device_.Allocate(bytes.size(), MemoryPurpose::kWeights));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream,
-                   device_.CreateStream(StreamKind::kCompute));
-  RETURN_IF_ERROR(device_.Upload(*stream, bytes, weights.sink_buffer.bytes()));
-  RETURN_IF_ERROR(stream->Synchronize());
-  const size_t heads = config_.num_query_heads;
-  for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
-    weights.layers[layer].sinks =
-        weights.sink_buffer.as<const float>().subspan(layer * heads, heads);
-  }
-  return absl::OkStatus();
-}
-
 void WeightLoader::ReadTheRest() {
   std::set<std::string> read;
   for (const WeightJob& job : jobs_) {
@@ -350,6 +325,22 @@ void WeightLoader::ReadTheRest() {
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
     if (read.count(name) == 0) jobs_.emplace_back().parts.push_back({name, tensor, 0});
   }
+}
+
+absl::Status WeightLoader::LoadLayerVectors(ModelWeights& weights) {
+  std::vector<float> offsets;
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    const std::span<const float> of_layer = balance_.key_offsets(layer);
+    offsets.insert(offsets.end(), of_layer.begin(), of_layer.end());
+  }
+  ASSIGN_OR_RETURN(weights.key_offsets, LayerVectors::Upload(device_, offsets, config_.num_layers));
+  ASSIGN_OR_RETURN(weights.sinks, LayerVectors::Upload(device_, SinksOf(config_, checkpoint_),
+                                                       config_.num_layers));
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    weights.layers[layer].key_offsets = weights.key_offsets.Of(layer);
+    weights.layers[layer].sinks = weights.sinks.Of(layer);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options) {
@@ -366,13 +357,13 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options)
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     RETURN_IF_ERROR(LoadLayer(layer, weights.norm_buffer, weights.layers[layer]));
   }
-  RETURN_IF_ERROR(LoadSinks(weights));
   weights.final_norm = LoadNorm(table_.Get(TensorRole::kFinalNorm), weights.norm_buffer);
   if (!config_.tie_word_embeddings) {
     RETURN_IF_ERROR(LoadLinear(table_.Of(Projection::kOutput), &weights.lm_head));
   }
   if (options.hasher != nullptr) ReadTheRest();
   RETURN_IF_ERROR(RunWeightJobs(device_, jobs_, options));
+  RETURN_IF_ERROR(LoadLayerVectors(weights));
   if (config_.tie_word_embeddings) {
     ASSIGN_OR_RETURN(weights.lm_head,
                      ops_.PrepareLinear({.weight = weights.embedding, .bias = {}}));
@@ -430,6 +421,12 @@ absl::Status CheckColumns(const ModelConfig& config, const ModelTable& table,
     if (!codes.has_value()) continue;
     ASSIGN_OR_RETURN(std::vector<int32_t> of_name,
                      ColumnsByGroup(form, *codes, checkpoint, projection.in_features));
+    if (projection.num_parts > 1 && !of_name.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat(checkpoint.folder(), ": tensor \"", codes->groups,
+                       "\" orders input features of an expert (act order), which is not supported "
+                       "for experts; desc_act: false is"));
+    }
     if (columns.has_value() && *columns != of_name) {
       return absl::UnimplementedError(
           absl::StrCat(checkpoint.folder(), ": tensor \"", codes->groups,

@@ -11,6 +11,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/layer_vectors.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/weight_jobs.h"
@@ -19,16 +20,18 @@
 namespace retroinfer {
 
 // Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size, E = experts. Layers
-// of experts have a router, and matrices of all experts one below the other.
+// of FeedForwardKind::kExperts have a router, and matrices of all experts one below the other.
 struct LayerWeights {
   LayerSpec spec;
-  DeviceSpan<const float> sinks;            // [query_heads]; empty: there are none
-  MatrixView attention_norm;                // [1, hidden]
-  MatrixView mlp_norm;                      // [1, hidden]
-  MatrixView q_norm;                        // [1, head_dim]; where heads have norms
-  MatrixView k_norm;                        // [1, head_dim]
-  MatrixView post_attention_norm;           // [1, hidden]; with LayerSpec::post_norms
-  MatrixView post_mlp_norm;                 // [1, hidden]
+  DeviceSpan<const float> sinks;   // [query_heads]; empty: there are none
+  MatrixView attention_norm;       // [1, hidden]
+  MatrixView mlp_norm;             // [1, hidden]
+  MatrixView q_norm;               // [1, head_dim]; where heads have norms
+  MatrixView k_norm;               // [1, head_dim]
+  MatrixView post_attention_norm;  // [1, hidden]; with LayerSpec::post_norms
+  MatrixView post_mlp_norm;        // [1, hidden]
+  // Taken from every key behind RoPE (ChannelBalance::key_offsets); empty: nothing is.
+  DeviceSpan<const float> key_offsets;      // [K]
   std::unique_ptr<PreparedLinear> qkv;      // hidden -> Q + 2 K: queries, keys, values
   std::unique_ptr<PreparedLinear> o;        // Q -> hidden
   std::unique_ptr<PreparedLinear> router;   // hidden -> E
@@ -45,9 +48,10 @@ struct LayerWeights {
 struct ModelWeights {
   DeviceBuffer embedding_buffer;
   DeviceBuffer norm_buffer;  // all norms
-  DeviceBuffer sink_buffer;  // all sinks
-  WeightView embedding;      // [vocab, hidden], as stored
-  MatrixView final_norm;     // [1, hidden]
+  LayerVectors sinks;
+  LayerVectors key_offsets;
+  WeightView embedding;   // [vocab, hidden], as stored
+  MatrixView final_norm;  // [1, hidden]
   std::vector<LayerWeights> layers;
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
 };
@@ -64,7 +68,8 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
 
 // Copies all weights to the device; `keep` is for the matrices of layers, and for others of codes.
 // `checkpoint` is not needed afterwards. With a hasher every tensor is hashed on the way, those
-// without effect, too. What `balance` says of queries and keys is done behind the hashing.
+// without effect, too. What `balance` says of queries and keys is done behind the hashing;
+// its offsets are uploaded.
 //
 // Returns: as CheckTensors and RunWeightJobs; INVALID_ARGUMENT, naming the tensor, for scales and
 //          codes that are no numbers, scales that are not above zero, and numbers that are not

@@ -192,18 +192,22 @@ absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> po
   return ops_.model().RopeTable(stream, args);
 }
 
-absl::Status Transformer::Rope(Stream& stream, const Workspace::Views& rows, bool of_windows) {
+absl::Status Transformer::Rope(Stream& stream, const LayerWeights& weights,
+                               const Workspace::Views& rows) {
+  const bool of_windows = weights.spec.window_rope;
   RopeArgs args = {.x = rows.qkv.Columns(0, config_.query_size() + config_.kv_size()),
                    .head_dim = config_.head_dim,
                    .rotated_dims = config_.rotated_dims(),
                    .cos = of_windows ? rows.window_cos : rows.cos,
-                   .sin = of_windows ? rows.window_sin : rows.sin};
+                   .sin = of_windows ? rows.window_sin : rows.sin,
+                   .offsets = weights.key_offsets};
   if (config_.rope.query_growth == 0) return ops_.model().Rope(stream, args);
   args.x = rows.keys;
   RETURN_IF_ERROR(ops_.model().Rope(stream, args));
   args.x = rows.queries;
   args.cos = rows.query_cos;
   args.sin = rows.query_sin;
+  args.offsets = {};
   return ops_.model().Rope(stream, args);
 }
 
@@ -216,7 +220,7 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
     RETURN_IF_ERROR(NormHeads(stream, rows.queries, weights.q_norm));
     RETURN_IF_ERROR(NormHeads(stream, rows.keys, weights.k_norm));
   }
-  return weights.spec.rope ? Rope(stream, rows, weights.spec.window_rope) : absl::OkStatus();
+  return weights.spec.rope ? Rope(stream, weights, rows) : absl::OkStatus();
 }
 
 absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,

@@ -173,7 +173,7 @@ class Transformer {
   absl::Status AttendPieces(Stream& stream, uint32_t layer, const Workspace::Views& rows,
                             std::span<const PrefillPiece> pieces);
   // Turns queries and keys in rows.qkv.
-  absl::Status Rope(Stream& stream, const Workspace::Views& rows, bool of_windows);
+  absl::Status Rope(Stream& stream, const LayerWeights& weights, const Workspace::Views& rows);
   // Final norm and output projection.
   absl::Status FindLogits(Stream& stream, const MatrixView& hidden, const MatrixView& normed,
                           const MatrixView& logits);

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import hashlib
+import math
 import pathlib
 
 import torch
@@ -143,7 +144,8 @@ class FollowReal(Job):
 
 # How keys are brought into int8 by token: what is divided by what before, and what is left away.
 KEY_FORMS = ("bf16", "int8", "int8, balanced", "int8, balanced by keys alone",
-             "int8, bias left away", "int8, bias left away, balanced")
+             "int8, bias left away", "int8, bias left away, balanced",
+             "int8, mean of the bias left away", "int8, mean of the bias left away, balanced")
 
 
 class RealForms(Job):
@@ -188,13 +190,33 @@ def stored_by(document: Document, model, form: str) -> Document:
     return found
 
 
+def _mean_of_bias(model, bias):
+    """Returns what RoPE makes of a bias, as the mean [h, d] over the positions that the model was made
+    for, and the size [h d] of what varies around the mean."""
+    frequencies = model.rope.frequencies.to(bias.device)
+    factor = model.rope.factor
+    length = model.shape.max_position_embeddings
+    pairs = bias.double().view(-1, 2, len(frequencies))
+    complex_bias = torch.complex(pairs[:, 0], pairs[:, 1])
+    angles = frequencies * length / 2
+    share = torch.sinc(angles / math.pi)  # of a circle's arc: its mean's length
+    mean = complex_bias * torch.polar(share, angles) * factor
+    rest = complex_bias.abs() * (1 - share * share).clamp(min=0).sqrt() * factor
+    return (torch.cat([mean.real, mean.imag], -1).float(),
+            torch.cat([rest, torch.zeros_like(rest)], -1).float().flatten())
+
+
 def _rounded_keys(model, layer, keys, form):
     attention = model.model.layers[layer].self_attn
     norm = model.model.layers[layer].input_layernorm.weight
     width, bias = keys.shape[-1], attention.k_proj.bias
     away = "bias left away" in form and bias is not None
     offset = torch.zeros_like(keys)
-    if away:  # what RoPE makes of the bias at each position
+    rest = None if away else bias  # what of the bias the keys still have
+    if "mean of the bias left away" in form and bias is not None:
+        mean, rest = _mean_of_bias(model, bias)
+        offset = mean[:, None]  # the same for all keys: no weight of attention changes
+    elif away:  # what RoPE makes of the bias at each position
         positions = torch.arange(keys.shape[1], device=keys.device)[None]
         cos, sin = model.rope.tables(positions)
         rows = bias.float().view(-1, 1, width).expand(-1, keys.shape[1], -1)
@@ -202,7 +224,7 @@ def _rounded_keys(model, layer, keys, form):
     balance = torch.ones(keys.shape[0], 1, width, device=keys.device)
     weights = (attention.k_proj.weight, attention.q_proj.weight, norm)
     if form.endswith("balanced"):
-        balance = balance_of(*weights, width, None if away else bias)[:, None]
+        balance = balance_of(*weights, width, rest)[:, None]
     elif form.endswith("by keys alone"):
         sizes = keys.square().mean(1).unflatten(-1, (2, -1)).sum(1).sqrt()
         sizes = sizes / sizes.median(-1, keepdim=True).values

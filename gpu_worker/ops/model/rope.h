@@ -30,6 +30,9 @@ struct RopeArgs {
   uint32_t rotated_dims = 0;    // even; 0: head_dim
   DeviceSpan<const float> cos;  // [n, rotated_dims / 2]
   DeviceSpan<const float> sin;  // [n, rotated_dims / 2]
+  // Taken from the last columns of x behind the rotation: whole heads, all of whose dimensions are
+  // rotated; may be empty.
+  DeviceSpan<const float> offsets = {};
 
   int64_t half() const { return (rotated_dims == 0 ? head_dim : rotated_dims) / 2; }
 };

@@ -24,6 +24,12 @@ inline absl::Status CheckRope(const RopeArgs& args, DType activations) {
   RETURN_IF_ERROR(CheckArg(args.x.cols % args.head_dim == 0, "rope",
                            "columns of x must be a multiple of head_dim"));
   RETURN_IF_ERROR(CheckDType("rope", "x", args.x, activations));
+  RETURN_IF_ERROR(CheckArg(args.offsets.size() % args.head_dim == 0 &&
+                               static_cast<int64_t>(args.offsets.size()) <= args.x.cols,
+                           "rope", "offsets must be of whole heads of x, are ",
+                           args.offsets.size()));
+  RETURN_IF_ERROR(CheckArg(args.offsets.empty() || args.half() * 2 == args.head_dim, "rope",
+                           "offsets are for heads that are rotated as a whole"));
   RETURN_IF_ERROR(CheckSize("rope", "cos", args.cos, args.x.rows * args.half()));
   return CheckSize("rope", "sin", args.sin, args.x.rows * args.half());
 }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/model/turned_bias.h"
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 #include "tests/support/backends.h"
@@ -278,13 +280,46 @@ TEST_F(OneLayerTest, TheRootOfTheRatioDecides) {
 TEST_F(OneLayerTest, TheLargestBiasIsFoundBesideWhatWeightsGive) {
   EXPECT_EQ(BalanceWith(1, 7).largest_bias().times, 0) << "a model without biases";
   config_.qkv_bias = true;  // all of them 1, like the weights, of which a row has eight
-  EXPECT_NEAR(BalanceWith(1, 7).largest_bias().times, 0.25, 1e-9);
-  bias_of_row_ = 100;
-  const auto largest = BalanceWith(1, 7).largest_bias();
-  EXPECT_NEAR(largest.times, 100 / 8.0 / 4, 1e-9) << "balancing divides it by 8";
+  std::vector<float> bias(64, 1.0f);
+  const auto turned = [&] {
+    return TurnBias(config_.rope, config_.head_dim, config_.context_length, bias);
+  };
+  const std::vector<double> rests = turned().largest_rests;
+  EXPECT_NEAR(BalanceWith(1, 7).largest_bias().times,
+              *std::max_element(rests.begin(), rests.end()) / 4, 1e-9);
+  bias_of_row_ = bias[7] = bias[39] = 100;
+  const ChannelBalance balance = BalanceWith(1, 7);
+  const ChannelBalance::LargestBias& largest = balance.largest_bias();
+  EXPECT_EQ(balance.exponents()[7], 3) << "the root of what varies of the bias beside the weights";
+  EXPECT_NEAR(largest.times, turned().largest_rests[7] / 4 / 8, 1e-9);
   EXPECT_EQ(largest.channel % 32, 7);
   EXPECT_EQ(largest.layer, 0);
   EXPECT_EQ(largest.head, 0);
+}
+
+TEST_F(OneLayerTest, WhatTurnedBiasesHaveInCommonIsTakenFromKeys) {
+  EXPECT_TRUE(BalanceWith(1, 7).key_offsets(0).empty()) << "a model without biases";
+  config_.qkv_bias = true;
+  bias_of_row_ = 100;
+  const ChannelBalance balance = BalanceWith(1, 31);
+  std::vector<float> bias(64, 1.0f);
+  bias[31] = bias[63] = 100;
+  const TurnedBias turned = TurnBias(config_.rope, config_.head_dim, config_.context_length, bias);
+  const std::span<const float> offsets = balance.key_offsets(0);
+  ASSERT_EQ(offsets.size(), 64u);
+  for (size_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(offsets[i], std::ldexp(turned.means[i], -balance.exponents()[i % 32])) << i;
+  }
+  EXPECT_GT(std::abs(offsets[31]), 90) << "the slowest pair stays where it is";
+}
+
+TEST_F(OneLayerTest, KeysThatAreNotTurnedKeepTheirBias) {
+  config_.qkv_bias = true;
+  bias_of_row_ = 100;
+  config_.layers_without_rope = {0};
+  const ChannelBalance balance = BalanceWith(1, 31);
+  for (const float offset : balance.key_offsets(0)) EXPECT_EQ(offset, 0);
+  EXPECT_NEAR(balance.largest_bias().times, 100 / 8.0 / 4, 1e-9) << "balancing divides it by 8";
 }
 
 TEST_F(OneLayerTest, ChannelsThatAreNotThereStayWithinBounds) {
@@ -304,15 +339,15 @@ TEST_F(OneLayerTest, SixteenBitsWithFiveOfExponentStay) {
 }
 
 TEST(ChannelBalanceTest, EightBitsAreRefusedWhereABiasLeavesNothingToTheOthers) {
-  const ChannelBalance::LargestBias small{.times = 7.9, .layer = 3, .head = 1, .channel = 99};
-  const ChannelBalance::LargestBias large{.times = 8.5, .layer = 3, .head = 1, .channel = 99};
+  const ChannelBalance::LargestBias small{.times = 127.9, .layer = 3, .head = 1, .channel = 99};
+  const ChannelBalance::LargestBias large{.times = 128.5, .layer = 3, .head = 1, .channel = 99};
   EXPECT_TRUE(CheckBiases(small, kInt8Kv).ok());
   EXPECT_TRUE(CheckBiases(large, kBf16Kv).ok());
   EXPECT_TRUE(CheckBiases(large, kBf16Int8Kv).ok());
   const absl::Status refused = CheckBiases(large, kInt8Kv);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              testing::HasSubstr("layer 3, head 1, channel 99 is 8.5 times"));
+              testing::HasSubstr("layer 3, head 1, channel 99 is 128.5 times"));
 }
 
 }  // namespace

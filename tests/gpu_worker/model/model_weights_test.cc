@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 #include "tests/support/backends.h"
@@ -200,6 +204,30 @@ TEST_F(ModelWeightsFilesTest, GoldenModelsAreWhole) {
     const GoldenModel model(name);
     EXPECT_TRUE(CheckTensors(model.config, model.checkpoint).ok()) << name;
   }
+}
+
+// Each would have an order of input features of its own.
+TEST_F(ModelWeightsFilesTest, ActOrderInExpertsIsRefused) {
+  const std::string name = "model.layers.0.mlp.experts.4.down_proj.g_idx";
+  folder_.CopyFrom(test_support::GoldenModelFolder("qwen3moe-int4-gptq"));
+  const std::string file = folder_.File("model.safetensors");
+  std::string bytes = test_support::ReadWholeFile(file);
+  uint64_t header_size;
+  std::memcpy(&header_size, bytes.data(), sizeof(header_size));
+  const auto header = nlohmann::json::parse(bytes.substr(8, header_size));
+  const size_t first = 8 + header_size + header[name]["data_offsets"][0].get<size_t>();
+  const size_t last = 8 + header_size + header[name]["data_offsets"][1].get<size_t>() - 4;
+  std::swap_ranges(bytes.begin() + static_cast<long>(first),
+                   bytes.begin() + static_cast<long>(first) + 4,
+                   bytes.begin() + static_cast<long>(last));
+  folder_.Write("model.safetensors", bytes);
+  const auto config = LoadModelConfig(folder_.path());
+  const auto checkpoint = Checkpoint::Open(folder_.path());
+  ASSERT_TRUE(config.ok() && checkpoint.ok());
+  const absl::Status status = CheckTensors(*config, *checkpoint);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"" + name + "\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("act order"));
 }
 
 TEST_F(ModelWeightsFilesTest, StagingIsGivenBack) {

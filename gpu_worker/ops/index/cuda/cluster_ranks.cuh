@@ -82,9 +82,10 @@ struct Places {
   int32_t count;
 };
 
-// Logarithm of the sum of exp(score) of each head of the group, over all parts of the row.
+// Logarithm of the sum of exp(score) of each head of the group, over all parts of the row. Copies
+// the scores to `kept` [group][count], unless that is null.
 template <int kParts>
-__device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
+__device__ void FindLogSums(const RowScores& of, float* kept, SelectShared<kParts>& shared) {
   const int32_t count = of.count;
   constexpr int kWarps = SelectShared<kParts>::kWarps;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -102,6 +103,13 @@ __device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
       for (int j = 0; j < kAtOnce; ++j) {
         const float none = -INFINITY;
         x[j] = i + j * step < count / 4 ? row[i + j * step] : float4{none, none, none, none};
+      }
+      if (kept != nullptr) {
+        auto* const kept_row = reinterpret_cast<float4*>(kept + head * count);
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (i + j * step < count / 4) kept_row[i + j * step] = x[j];
+        }
       }
       float max = sum.max;
 #pragma unroll

@@ -63,9 +63,9 @@ absl::Status Launch(cudaStream_t stream, int32_t num_rows, ClusterJob job) {
       std::max((blocks + kParts - 1) / kParts * 64, kParts > 1 ? kMaxAlone : job.max_clusters);
   const bool in_shared = part_ranks <= kMaxSharedRanks;
   if (in_shared) job.scratch = nullptr;
-  return CudaStatus(
-      LaunchSelection<kParts>(stream, num_rows, job.group, in_shared ? part_ranks : 0, job),
-      "cluster_select");
+  return CudaStatus(LaunchSelection<kParts>(stream, num_rows, job.group, in_shared ? part_ranks : 0,
+                                            part_ranks, job),
+                    "cluster_select");
 }
 
 }  // namespace

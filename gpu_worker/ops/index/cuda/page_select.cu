@@ -29,24 +29,25 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-static_assert(kProductHeads == kWarps);        // a warp turns a query
-constexpr int kCandidatesOfPart = 32;          // a lane each
+static_assert(kProductHeads == kWarps);  // a warp turns a query
+// A lane each. As many as fill the lanes would be fewer, longer blocks, which are slower.
+constexpr int kCandidatesOfPart = 16;
 constexpr int32_t kMaxAloneCandidates = 3072;  // of a row that one block chooses for
 
-// What a part has of its candidates, and of the queries.
+// What a part has of its candidates, a lane each, and of the queries.
 template <int kDim>
 struct WeighShared {
   alignas(16) __half turned[kProductHeads][kDim];  // of length 1; zeros behind the slice
   float product_scale[kProductHeads];              // of such a product, to be a logit
   float half_variance[kProductHeads];              // of a logit's error, over error^2
-  float scores[kProductHeads][kCandidatesOfPart];
-  int32_t number[kCandidatesOfPart];  // the cluster's block's, in the index
-  int32_t first_code[kCandidatesOfPart];
-  MetaBlockId blocks[kCandidatesOfPart][2];  // that hold the first code, and those behind it
-  int32_t num_tokens[kCandidatesOfPart];
-  PageId page[kCandidatesOfPart];
-  int32_t first_place[kCandidatesOfPart];
-  int32_t first_tile[kCandidatesOfPart];
+  float scores[kProductHeads][32];
+  int32_t number[32];  // the cluster's block's, in the index
+  int32_t first_code[32];
+  MetaBlockId blocks[32][2];  // that hold the first code, and those behind it
+  int32_t num_tokens[32];
+  PageId page[32];
+  int32_t first_place[32];
+  int32_t first_tile[32];
   int32_t num_tiles;
   int32_t end_place;
   int32_t pages_of_warp[kWarps - 1];  // of candidates before the part
@@ -122,21 +123,38 @@ __device__ void TurnQueries(const PageSelectParams& params, QueryChannels<kDim>&
 }
 
 // Adds up the pages and tokens of the candidates before this part, which all warps but the last
-// share.
+// share. Each number is behind a load of the one before it (candidate, block, entry), so a thread
+// has the loads of several candidates under way.
 template <int kDim>
 __device__ void CountBefore(const PageSelectParams& params, const Part& part,
                             WeighShared<kDim>& shared) {
+  constexpr int kAtOnce = 8;
+  constexpr int32_t kStep = kThreads - 32;
   const int32_t* const candidates = params.candidates + part.row * params.max_candidates;
   int32_t num_pages = 0, num_tokens = 0;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < part.first; i += kThreads - 32) {
-    const auto cluster = static_cast<uint32_t>(candidates[i]);
-    const MetaBlockId block =
-        BlockOf(part.index, static_cast<int32_t>(cluster / kClustersPerMetaBlock));
-    const auto tokens = static_cast<int32_t>(
-        params.runs.Entries(block, params.layer, part.head)[cluster % kClustersPerMetaBlock]
-            .num_tokens);
-    num_tokens += tokens;
-    num_pages += (tokens + params.per_page - 1) / params.per_page;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < part.first; i += kAtOnce * kStep) {
+    uint32_t clusters[kAtOnce];
+    MetaBlockId blocks[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      // Behind the end the first one is read again, and not counted.
+      clusters[j] =
+          static_cast<uint32_t>(candidates[i + j * kStep < part.first ? i + j * kStep : 0]);
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      blocks[j] = BlockOf(part.index, static_cast<int32_t>(clusters[j] / kClustersPerMetaBlock));
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const auto tokens = static_cast<int32_t>(
+          params.runs
+              .Entries(blocks[j], params.layer, part.head)[clusters[j] % kClustersPerMetaBlock]
+              .num_tokens);
+      if (i + j * kStep >= part.first) continue;
+      num_tokens += tokens;
+      num_pages += (tokens + params.per_page - 1) / params.per_page;
+    }
   }
   num_pages = __reduce_add_sync(kAllLanes, num_pages);
   num_tokens = __reduce_add_sync(kAllLanes, num_tokens);
@@ -161,7 +179,7 @@ __device__ void ReadCandidates(const PageSelectParams& params, const Part& part,
                                WeighShared<kDim>& shared) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int32_t at = part.first + lane;
-  const bool is_candidate = at < part.num_candidates;
+  const bool is_candidate = lane < kCandidatesOfPart && at < part.num_candidates;
   MetaEntry entry{};
   int32_t number = 0, first_code = 0;
   if (is_candidate) {
@@ -273,7 +291,7 @@ __device__ Tile<kDim> ReadTile(const PageSelectParams& params, const Part& part,
 }
 
 // Weighs and writes the pages of one tile. `before`: places before the part's.
-template <int kDim>
+template <int kDim, int kPerPage>
 __device__ void WeighTile(const PageSelectParams& params, const Part& part, const Tile<kDim>& tile,
                           const QueryPairs<kDim>& query, int32_t before,
                           const WeighShared<kDim>& shared) {
@@ -297,18 +315,18 @@ __device__ void WeighTile(const PageSelectParams& params, const Part& part, cons
           is_token ? logit - shared.half_variance[head] * error * error : -INFINITY;
     }
   }
-  SumPages(params.per_page, logits);
-  SumPages(params.per_page, lowered);
+  SumPages<kPerPage>(logits);
+  SumPages<kPerPage>(lowered);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int32_t first = tile.first + lane / 4 + 8 * r;
-    if (first % params.per_page != 0 || first >= num_tokens) continue;
-    const int32_t in_cluster = first / params.per_page;
+    if (first % kPerPage != 0 || first >= num_tokens) continue;
+    const int32_t in_cluster = first / kPerPage;
     const int64_t place = before + shared.first_place[c] + in_cluster;
     if (lane % 4 == 0) {
       params.pages[part.row * params.max_pages + place] = {
           shared.page[c] + static_cast<PageId>(in_cluster),
-          static_cast<uint16_t>(min(params.per_page, num_tokens - first)),
+          static_cast<uint16_t>(min(kPerPage, num_tokens - first)),
           static_cast<uint16_t>(in_cluster)};
     }
 #pragma unroll
@@ -323,7 +341,7 @@ __device__ void WeighTile(const PageSelectParams& params, const Part& part, cons
 }
 
 // grid: [kv_heads, parts, batch], as in centroid_score.cu
-template <int kDim>
+template <int kDim, int kPerPage>
 __global__ void __launch_bounds__(kThreads) WeighPages(const PageSelectParams params) {
   __shared__ WeighShared<kDim> shared;
   AllowNextKernel();
@@ -350,7 +368,7 @@ __global__ void __launch_bounds__(kThreads) WeighPages(const PageSelectParams pa
   Tile<kDim> tile = ReadTile(params, part, warp, first_tile, shared);
   for (int32_t number = warp; tile.candidate >= 0; number += kWarps) {
     const Tile<kDim> next = ReadTile(params, part, number + kWarps, first_tile, shared);
-    WeighTile(params, part, tile, query, before, shared);
+    WeighTile<kDim, kPerPage>(params, part, tile, query, before, shared);
     tile = next;
   }
 }
@@ -394,6 +412,15 @@ struct PageJob {
   }
 };
 
+template <int kDim>
+auto WeighKernel(int32_t per_page) {
+  return per_page == 16  ? WeighPages<kDim, 16>
+         : per_page == 8 ? WeighPages<kDim, 8>
+         : per_page == 4 ? WeighPages<kDim, 4>
+         : per_page == 2 ? WeighPages<kDim, 2>
+                         : WeighPages<kDim, 1>;
+}
+
 }  // namespace
 
 absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
@@ -404,9 +431,9 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   const int64_t parts = std::max<int64_t>(1, DivideUp(args.max_candidates, kCandidatesOfPart));
   const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.queries.rows));
-  const auto weigh = geometry.head_dim == 256   ? WeighPages<256>
-                     : geometry.head_dim == 128 ? WeighPages<128>
-                                                : WeighPages<64>;
+  const auto weigh = geometry.head_dim == 256   ? WeighKernel<256>(params.per_page)
+                     : geometry.head_dim == 128 ? WeighKernel<128>(params.per_page)
+                                                : WeighKernel<64>(params.per_page);
   // Each slice writes the same places of pages.
   RETURN_IF_ERROR(ForSlices(params.group, kProductHeads, [&](const GroupSlice& slice) {
     params.slice = slice;
@@ -425,8 +452,9 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   const auto num_rows = static_cast<int32_t>(args.queries.rows * geometry.num_kv_heads);
   const bool cut = StartsKernelsEarly() && args.max_candidates > kMaxAloneCandidates;
   const auto choose = cut ? LaunchSelection<kClusterParts, PageJob> : LaunchSelection<1, PageJob>;
-  return CudaStatus(choose(stream.get(), num_rows, params.group, job.shared_ranks, job),
-                    "page_select");
+  return CudaStatus(
+      choose(stream.get(), num_rows, params.group, job.shared_ranks, args.max_pages, job),
+      "page_select");
 }
 
 }  // namespace retroinfer::cuda

@@ -10,12 +10,14 @@
 //   batch.
 // One block works on a row, a (sequence, KV head). Long rows are cut into eight parts where the
 // device has clusters of blocks, which tell each other sums, histograms and candidates through
-// shared memory. Bound by latency: reads 4 * group * places bytes of scores twice (L2), then works
-// on ranks in shared memory. The n-th largest key is found by a histogram of 1024 equal steps
-// between the smallest and the largest rank, which leaves a few candidates that are compared with
-// each other; where there are too many (ties), by radix selection.
+// shared memory. Bound by latency: reads 4 * group * places bytes of scores (L2), a second time
+// from shared memory where they fit there, then works on ranks in shared memory. The n-th largest
+// key is found by a histogram of 1024 equal steps between the smallest and the largest rank, which
+// leaves a few candidates that are compared with each other; where there are too many (ties), by
+// radix selection.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
@@ -26,7 +28,8 @@ namespace retroinfer::cuda {
 
 constexpr int kClusterParts = 8;     // of a long row
 constexpr float kRankRange = 64.0f;  // below the largest rank; smaller ones share the lowest bin
-constexpr int64_t kMaxSharedRanks = 24 * 1024;  // of a part
+constexpr int64_t kMaxSharedRanks = 24 * 1024;   // of a part
+constexpr int64_t kMaxSharedBytes = 192 * 1024;  // of ranks and scores, dynamically
 constexpr uint64_t kNoKey = UINT64_MAX;
 
 // What is to be done with a row.
@@ -273,7 +276,8 @@ __device__ void WriteZones(const Job& job, const float* ranks, const Places& pla
 //   void Take(row, k, at, place)        place `place` is number `at` of zone k
 //   void SetSize(row, k, size)
 template <int kHeads, int kParts, typename Job>
-__global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
+__global__ void __launch_bounds__(kRowThreads, 1)
+    SelectRow(const Job job, int32_t shared_ranks_size, int32_t kept_size) {
   __shared__ SelectShared<kParts> shared;
   extern __shared__ float shared_ranks[];
   const int64_t row = blockIdx.x / kParts;
@@ -287,7 +291,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
     places.begin = blocks * part / kParts * 64;
     places.count = blocks * (part + 1) / kParts * 64 - places.begin;
   }
-  const RowScores scores = job.Scores(row, places);
+  RowScores scores = job.Scores(row, places);
   float* ranks = job.Ranks(row, places, shared_ranks);
 
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kRowThreads) {
@@ -298,7 +302,10 @@ __global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
     shared.bin[threadIdx.x] = -1;
     shared.threshold[threadIdx.x] = kNoKey;
   }
-  FindLogSums(scores, shared);
+  float* const kept = shared_ranks + shared_ranks_size;
+  const bool keeps = scores.group * scores.count <= kept_size;
+  FindLogSums(scores, keeps ? kept : nullptr, shared);
+  if (keeps) scores = {kept, scores.count, scores.group, scores.count};
   const RankRange range = FindRanks<kHeads>(scores, plan.ranking, ranks, shared);
   const int32_t numbers[2] = {min(plan.numbers[0], range.num_live),
                               min(plan.numbers[1], range.num_live)};
@@ -312,17 +319,16 @@ __global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
   RowParts<kParts>::Sync();  // no part ends while another reads its memory
 }
 
-// `shared_ranks`: of a part, at most kMaxSharedRanks.
+// `shared_ranks`: of a part, at most kMaxSharedRanks, a multiple of 4. `max_places`: of a part.
 template <int kParts, typename Job>
 cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group,
-                            int64_t shared_ranks, const Job& job) {
+                            int64_t shared_ranks, int64_t max_places, const Job& job) {
   const auto kernel = group <= 2   ? SelectRow<2, kParts, Job>
                       : group <= 4 ? SelectRow<4, kParts, Job>
                       : group <= 8 ? SelectRow<8, kParts, Job>
                                    : SelectRow<kMaxGroup, kParts, Job>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(kMaxSharedRanks * sizeof(float)));
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kMaxSharedBytes));
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -332,11 +338,16 @@ cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<uint32_t>(num_rows * kParts));
   config.blockDim = dim3(kRowThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_ranks) * sizeof(float);
+  // What is left keeps the scores of rows that are short enough.
+  const auto rank_bytes = static_cast<int64_t>(shared_ranks * sizeof(float));
+  const int64_t kept_bytes = std::min(static_cast<int64_t>(group * max_places * sizeof(float)),
+                                      kMaxSharedBytes - rank_bytes);
+  config.dynamicSmemBytes = static_cast<size_t>(rank_bytes + kept_bytes);
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = kParts > 1 ? 2 : StartsKernelsEarly() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, job);
+  return cudaLaunchKernelEx(&config, kernel, job, static_cast<int32_t>(shared_ranks),
+                            static_cast<int32_t>(kept_bytes / sizeof(float)));
 }
 
 }  // namespace retroinfer::cuda

@@ -90,6 +90,8 @@ absl::Status Rope(CpuStream& stream, const RopeArgs& args) {
           (x + head, args.cos.device_data() + row * half, args.sin.device_data() + row * half,
            half);
         }
+        float* const keys = x + args.x.cols - static_cast<int64_t>(args.offsets.size());
+        for (size_t i = 0; i < args.offsets.size(); ++i) keys[i] -= args.offsets.device_data()[i];
       }
     });
   });

@@ -34,6 +34,8 @@ struct RopeLaunch {
   int64_t half;  // of the dimensions that are rotated
   const float* cos;
   const float* sin;
+  const float* offsets;  // of the heads from that of pair `first_offset` on
+  int64_t first_offset;
 };
 
 // One thread a pair of elements: blockIdx.x is the row.
@@ -50,8 +52,15 @@ __global__ void __launch_bounds__(kThreads) RopeKernel(const RopeLaunch launch) 
       launch.x + row * launch.row_stride + i / half * launch.head_dim + i % half;
   const float a = __bfloat162float(low[0]);
   const float b = __bfloat162float(low[half]);
-  low[0] = __float2bfloat16_rn(a * c - b * s);
-  low[half] = __float2bfloat16_rn(b * c + a * s);
+  float low_offset = 0, high_offset = 0;
+  if (i >= launch.first_offset) {
+    const int64_t pair = i - launch.first_offset;
+    const float* const offsets = launch.offsets + pair / half * 2 * half + pair % half;
+    low_offset = offsets[0];
+    high_offset = offsets[half];
+  }
+  low[0] = __float2bfloat16_rn(a * c - b * s - low_offset);
+  low[half] = __float2bfloat16_rn(b * c + a * s - high_offset);
 }
 
 }  // namespace
@@ -79,7 +88,9 @@ absl::Status Rope(CudaStream& stream, const RopeArgs& args) {
                              args.head_dim,
                              args.half(),
                              args.cos.device_data(),
-                             args.sin.device_data()};
+                             args.sin.device_data(),
+                             args.offsets.device_data(),
+                             pairs - static_cast<int64_t>(args.offsets.size() / 2)};
   return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
                                     &RopeKernel, launch),
                     "launching rope");

@@ -52,6 +52,42 @@ TEST_P(RopeTest, RotatesByHand) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 4 * data_.Tolerance()) << i;
 }
 
+TEST_P(RopeTest, OffsetsAreTakenFromTheLastHeadsBehindTheRotation) {
+  const auto half_pi = static_cast<float>(std::acos(-1.0) / 2);
+  const Table table = MakeTable({0, 1}, {half_pi, 0.0f}, 1.0f);
+  // Two heads of four; the offsets are the second one's.
+  const auto x = data_.Activations(
+      std::vector<float>{1, 2, 3, 4, 10, 20, 30, 40, 1, 2, 3, 4, 10, 20, 30, 40}, 2, 8);
+  const DeviceBuffer offsets = data_.Upload(std::vector<float>{1, -2, 3, 8});
+  ASSERT_TRUE(backend_->ops->model()
+                  .Rope(*backend_->stream, {.x = x.view,
+                                            .head_dim = 4,
+                                            .cos = table.cos.as<const float>(),
+                                            .sin = table.sin.as<const float>(),
+                                            .offsets = offsets.as<const float>()})
+                  .ok());
+  const std::vector<float> got = data_.Values(x);
+  const std::vector<float> want = {1, 2, 3, 4, 9, 22, 27, 32, -3, 2, 1, 4, -31, 22, 7, 32};
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 4 * data_.Tolerance()) << i;
+}
+
+TEST_P(RopeTest, OffsetsMustBeOfWholeHeads) {
+  const Table table = MakeTable({0}, {1.0f, 1.0f}, 1.0f);
+  const auto x = data_.Activations(std::vector<float>(4), 1, 4);
+  for (const size_t size : {3, 8}) {
+    const DeviceBuffer offsets = data_.Upload(std::vector<float>(size));
+    EXPECT_EQ(backend_->ops->model()
+                  .Rope(*backend_->stream, {.x = x.view,
+                                            .head_dim = 4,
+                                            .cos = table.cos.as<const float>(),
+                                            .sin = table.sin.as<const float>(),
+                                            .offsets = offsets.as<const float>()})
+                  .code(),
+              absl::StatusCode::kInvalidArgument)
+        << size;
+  }
+}
+
 TEST_P(RopeTest, FollowsDoublesFarOutAndForAllSizes) {
   for (const uint32_t head_dim : {2u, 64u, 128u}) {
     std::vector<float> inv_freq;
