@@ -223,6 +223,17 @@ LATER_MODELS = {
 }
 
 
+# Sinks, biases everywhere, experts in MXFP4; of the three layers the second sees all tokens.
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True,
+           **COMMON, "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 32,
+           "num_local_experts": 6, "num_experts_per_tok": 4, "num_attention_heads": 4,
+           "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 101, "eos_token_id": 100,
+           "bos_token_id": None, "sliding_window": 24, "swiglu_limit": 7.0, "rope_theta": 150000,
+           "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+           "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                            "original_max_position_embeddings": 32, "truncate": False},
+           "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+
 # Windows that are shorter than the prompt. The roots of the hidden sizes are whole numbers, so that
 # embeddings are multiplied alike in every type.
 WINDOW_MODELS = {
@@ -354,6 +365,37 @@ class TextPart:
         return stored, {name: tensor.float() for name, tensor in state.items()}
 
 
+class Mxfp4Experts:
+    """Experts as gpt-oss stores them."""
+    hf_quant_config = None
+    NUMBERS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+    def folder_config(self, settings):
+        return {**settings, "quantization_config": {
+            "quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn",
+                                                                "model.layers.*.mlp.router",
+                                                                "model.embed_tokens", "lm_head"]}}
+
+    def apply(self, state, generator):
+        stored, numbers = {}, {}
+        for name, tensor in state.items():
+            if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                stored[name], numbers[name] = tensor, tensor.float()
+                continue
+            groups = tensor.float().transpose(1, 2).contiguous()  # [experts, out, in]
+            experts, rows, cols = groups.shape
+            groups = groups.view(experts, rows, cols // 32, 32)
+            power = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9).log2().floor() - 2
+            scaled = groups / 2 ** power
+            codes = (scaled.abs().unsqueeze(-1) - self.NUMBERS).abs().argmin(-1)
+            values = self.NUMBERS[codes] * scaled.sign() * 2 ** power
+            codes = (codes + 8 * (scaled < 0)).to(torch.uint8)
+            stored[name + "_blocks"] = (codes[..., ::2] + 16 * codes[..., 1::2]).contiguous()
+            stored[name + "_scales"] = (power.squeeze(-1) + 127).to(torch.uint8).contiguous()
+            numbers[name] = values.view(experts, rows, cols).transpose(1, 2).contiguous()
+        return stored, numbers
+
+
 FP8_SHAPE = {"hidden_size": 144, "intermediate_size": 200, "head_dim": 64, "vocab_size": 101,
              "eos_token_id": 100, "bos_token_id": None, "rope_theta": 10000.0,
              "torch_dtype": "bfloat16", "tie_word_embeddings": False}
@@ -403,13 +445,17 @@ def steer_routers(config, values, generator):
         order = torch.randperm(count, generator=generator)
         embedding[token, :count] = (order - count / 2) * embedding.std() * 0.5
     for name, value in values.items():
-        if name.endswith("mlp.gate.weight"):
+        if name.endswith("mlp.router.bias"):
+            value *= 0.1
+        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
             value *= 0.1
             value[:, :count] = 1.5 * torch.eye(count)
         elif "post_attention_layernorm" in name:
             value[:count] = 1
         elif "o_proj" in name:
             value[:count] = 0
+        elif "down_proj" in name and config.model_type == "gpt_oss":
+            value[..., :count] = 0  # matrices lie the other way round
         elif "down_proj" in name:
             value[:, :count] = 0
 
@@ -418,7 +464,7 @@ def stored_tensors(config, name, value):
     """A parameter as folders hold it: experts by themselves, gates and ups apart."""
     if config.model_type == "mixtral":
         name = name.replace("mlp.", "block_sparse_moe.")
-    if ".experts." not in name:
+    if ".experts." not in name or config.model_type == "gpt_oss":
         yield name, value
         return
     gate, up, down = (("w1", "w3", "w2") if config.model_type == "mixtral" else
@@ -445,7 +491,8 @@ def random_weights(config, storage, generator):
         elif "embed_tokens" in name:
             value = noise * (0.4 if config.tie_word_embeddings else 1.0)
         else:
-            value = noise * parameter.shape[-1] ** -0.5
+            inputs = 1 if config.model_type == "gpt_oss" and parameter.dim() == 3 else -1
+            value = noise * parameter.shape[inputs] ** -0.5
         if "o_proj" in name or "down_proj" in name:
             # A sum of experts is smaller than one.
             value = value * (0.6 if ".experts." in name else 0.4)
@@ -546,9 +593,10 @@ def main():
                  for seed, (name, (settings, quantization)) in enumerate(sorted(QUANTIZED.items()))]
     later = [(name, (*model, seed + 201)) for seed, (name, model) in enumerate(LATER_MODELS.items())]
     experts = [(name, (*model, seed + 204)) for seed, (name, model) in enumerate(EXPERT_MODELS.items())]
+    gpt_oss = [("gptoss-d64-mxfp4", (GPT_OSS, None, 1, 401, Mxfp4Experts()))]
     windows = [(name, (*model, seed + 301, None if model[1] else TextPart()))
                for seed, (name, model) in enumerate(WINDOW_MODELS.items())]
-    for name, model in plain + quantized + later + experts + windows:
+    for name, model in plain + quantized + later + experts + windows + gpt_oss:
         if arguments.only not in name:
             continue
         folder = arguments.out / name

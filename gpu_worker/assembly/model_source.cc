@@ -14,6 +14,7 @@
 #include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/stacked_experts.h"
 #include "gpu_worker/model/stored_model.h"
 #include "spdlog/spdlog.h"
 #include "text/tokenizer/byte_tokenizer.h"
@@ -130,8 +131,11 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
 
 namespace {
 
-// Says what of a folder is not served, if anything.
+// Says what of a folder is not served as it is, if anything.
 void NoteOtherParts(const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (const std::string_view note = NoteOfUnstacking(config); !note.empty()) {
+    spdlog::info("{}", note);
+  }
   const ModelTable table(config);
   const auto is_other = [&table](const auto& entry) { return table.IsOtherPart(entry.first); };
   const auto count =

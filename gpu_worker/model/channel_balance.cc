@@ -97,10 +97,10 @@ class LayerReader {
   }
   TurnedBias Turned(const std::vector<float>& bias) const {
     // A norm behind the bias makes other vectors of it, and so does a rotation of a part of a head;
-    // RoPE of windows is another one.
+    // RoPE of windows is another one. A logit without a value would have to lose what keys do.
     const LayerSpec spec = LayerOf(config_, static_cast<uint32_t>(layer_));
-    if (spec.rope && !spec.window_rope && config_.rotated_dims() == config_.head_dim &&
-        Find(TensorRole::kKeyNorm) == nullptr) {
+    if (spec.rope && !spec.window_rope && !spec.sinks &&
+        config_.rotated_dims() == config_.head_dim && Find(TensorRole::kKeyNorm) == nullptr) {
       return TurnBias(config_.rope, config_.head_dim, config_.context_length, bias);
     }
     TurnedBias unturned{.means = std::vector<float>(bias.size())};

@@ -80,6 +80,7 @@ void AddExceptions(const ModelConfig& config, FingerprintBuilder& builder) {
   add("embedding_multiplier", config.embedding_multiplier, 1);
   add("residual_multiplier", config.residual_multiplier, 1);
   // The windows themselves are in the fingerprint of segments.
+  if (config.sinks) builder.AddInt("sinks", 1);
   if (config.window_rope.has_value()) {
     builder.AddInt("window_rope", 1);
     AddRope(*config.window_rope, builder);

@@ -1,12 +1,11 @@
 #include "gpu_worker/model/gemma3_config.h"
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/model/model_limits.h"
+#include "gpu_worker/model/layer_windows.h"
 #include "gpu_worker/model/small_floats.h"
 
 namespace retroinfer {
@@ -36,44 +35,6 @@ absl::Status RefuseFeatures(const common::JsonReader& config) {
       absl::StrCat(activation.substr(0, 40), " is not supported; gelu_pytorch_tanh is"));
 }
 
-absl::Status ReadWindows(const common::JsonReader& config, ModelConfig& model) {
-  // transformers' default is 4096 tokens.
-  ASSIGN_OR_RETURN(const int64_t window, config.IntOr("sliding_window", 4096, 1, kMaxLayerWindow));
-  ASSIGN_OR_RETURN(const int64_t pattern, config.IntOr("sliding_window_pattern", 6, 1, kMaxLayers));
-  std::vector<std::string> types;
-  if (config.Has("layer_types")) {
-    ASSIGN_OR_RETURN(types, config.StringList("layer_types", kMaxLayers));
-    if (types.size() != model.num_layers) {
-      return config.Error("layer_types", absl::StrCat("has ", types.size(), " entries for ",
-                                                      model.num_layers, " layers"));
-    }
-  }
-  for (uint32_t layer = 0; layer < model.num_layers; ++layer) {
-    bool slides = (layer + 1) % pattern != 0;
-    if (!types.empty()) {
-      const std::string& type = types[layer];
-      slides = type == "sliding_attention";
-      if (!slides && type != "full_attention") {
-        return Unsupported(config, "layer_types",
-                           absl::StrCat("\"", type.substr(0, 40),
-                                        "\" is not supported; full_attention and "
-                                        "sliding_attention are"));
-      }
-    }
-    model.layer_windows.push_back(slides ? static_cast<int32_t>(window) : 0);
-  }
-  if (std::find(model.layer_windows.begin(), model.layer_windows.end(), 0) ==
-      model.layer_windows.end()) {
-    return Unsupported(config, "layer_types",
-                       "a model without a layer of full attention is not supported");
-  }
-  const auto slides = [](int32_t of_layer) { return of_layer != 0; };
-  if (std::none_of(model.layer_windows.begin(), model.layer_windows.end(), slides)) {
-    model.layer_windows.clear();
-  }
-  return absl::OkStatus();
-}
-
 // As transformers multiplies: in the type that the model is computed in.
 float EmbeddingScale(const ModelConfig& model) {
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(model.hidden_size)));
@@ -89,7 +50,7 @@ float EmbeddingScale(const ModelConfig& model) {
 
 absl::Status ReadGemma3(const common::JsonReader& config, ModelConfig& model) {
   RETURN_IF_ERROR(RefuseFeatures(config));
-  RETURN_IF_ERROR(ReadWindows(config, model));
+  RETURN_IF_ERROR(ReadLayerWindows(config, {.tokens = 4096, .full_each = 6}, model));
   ASSIGN_OR_RETURN(
       const LayerTypeRopes ropes,
       ReadLayerTypeRopes(config, model.max_positions, {.full = {.theta = 1e6}, .sliding = {}}));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/gemma3_config.h"
+#include "gpu_worker/model/gpt_oss_config.h"
 #include "gpu_worker/model/model_limits.h"
 #include "gpu_worker/model/padded_heads.h"
 
@@ -125,6 +126,7 @@ absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily f
 }
 
 absl::Status RefuseBiases(const common::JsonReader& config, ModelFamily family) {
+  if (family == ModelFamily::kGptOss) return absl::OkStatus();  // has them all
   constexpr char kOfOutput[] = "a bias of the output projection is not supported";
   if (family == ModelFamily::kSeedOss) {
     RETURN_IF_ERROR(RefuseFlag(config, "attention_out_bias", kOfOutput));
@@ -154,7 +156,8 @@ absl::Status RefuseOwnCode(const common::JsonReader& config, ModelFamily family)
 }
 
 bool HasExperts(ModelFamily family) {
-  return family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral;
+  return family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral ||
+         family == ModelFamily::kGptOss;
 }
 
 // Everything that would change the result and is not implemented.
@@ -183,6 +186,7 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
                          absl::StrCat(activation.substr(0, 40), " is not supported; silu is"));
     }
   }
+  if (family == ModelFamily::kGptOss) return absl::OkStatus();  // gpt_oss_config.h has the rest
   return RefuseSlidingWindow(config, family, num_layers);
 }
 
@@ -377,7 +381,8 @@ absl::Status RefuseOtherNetworks(const common::JsonReader& config) {
 
 absl::Status ReadExperts(const common::JsonReader& config, ModelConfig& model) {
   RETURN_IF_ERROR(RefuseOtherNetworks(config));
-  const bool is_mixtral = model.family == ModelFamily::kMixtral;
+  const bool is_mixtral =
+      model.family == ModelFamily::kMixtral || model.family == ModelFamily::kGptOss;
   // Newer tools write Qwen's number under Mixtral's name, too.
   const char* const count_key =
       is_mixtral || !config.Has("num_experts") ? "num_local_experts" : "num_experts";
@@ -393,7 +398,7 @@ absl::Status ReadExperts(const common::JsonReader& config, ModelConfig& model) {
 
 // What the layers of one family have and others do not.
 absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
-  model.qkv_bias = model.family == ModelFamily::kQwen2;
+  model.qkv_bias = model.family == ModelFamily::kQwen2 || model.family == ModelFamily::kGptOss;
   model.qk_norm = model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kQwen3Moe ||
                   model.family == ModelFamily::kGemma3;
   if (HasExperts(model.family)) RETURN_IF_ERROR(ReadExperts(config, model));
@@ -430,7 +435,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& whole,
                    IntOrDefault(config, "num_hidden_layers", sizes.num_layers, kMaxLayers));
   model.num_layers = static_cast<uint32_t>(num_layers);
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));
-  ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(whole, hf_quant_config));
+  if (model.family != ModelFamily::kGptOss) {
+    ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(whole, hf_quant_config));
+  }
   ASSIGN_OR_RETURN(model.hidden_size,
                    IntOrDefault(config, "hidden_size", sizes.hidden_size, kMaxHidden));
   // Qwen3-MoE says under the usual name how large dense networks would be, of which it has none.
@@ -458,6 +465,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& whole,
   } else {
     RETURN_IF_ERROR(ReadRope(config, family.defaults, model));
   }
+  if (model.family == ModelFamily::kGptOss) RETURN_IF_ERROR(ReadGptOss(config, model));
   RETURN_IF_ERROR(ReadLayers(config, model));
   model.context_length = ContextLengthOf(model);
   return model;

@@ -61,6 +61,9 @@ struct ModelConfig {
   std::optional<RopeConfig> window_rope;  // of window layers; none: theirs is `rope`
   GatedActivation activation = GatedActivation::kSilu;
   bool tie_word_embeddings = false;  // the output projection is the embedding table
+  bool output_bias = false;          // of what attention adds: gpt-oss
+  bool expert_biases = false;        // of the router and the experts: gpt-oss
+  bool sinks = false;                // query heads have a logit without a value: gpt-oss
   bool qkv_bias = false;             // Qwen2, Seed-OSS
   bool qk_norm = false;     // RMSNorm of every query and key head before RoPE: Qwen3, Gemma
   bool post_norms = false;  // norms of what attention and feed-forward networks add, too: Gemma

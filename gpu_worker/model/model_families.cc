@@ -18,6 +18,8 @@ constexpr FamilyDefaults kOfPhi3 = {
 constexpr FamilyDefaults kOfMinistral3 = {
     .head_dim = 128, .rms_norm_epsilon = 1e-5, .rope = {.may_grow = true}};
 
+constexpr FamilyDefaults kOfGptOss = {
+    .head_dim = 64, .rms_norm_epsilon = 1e-5, .rope = {.theta = 150'000}};
 constexpr FamilyDefaults kOfGemma3 = {.head_dim = 256,
                                       .tie_word_embeddings = true,
                                       .sizes = {.num_layers = 26,
@@ -61,6 +63,9 @@ constexpr Family kFamilies[] = {
      "Gemma 3 1B", "with its sliding windows; [not with policy streaming](#gemma-3)", ""},
     {"Gemma3ForConditionalGeneration", "gemma3", ModelFamily::kGemma3, &kGemma3TextNames, kOfGemma3,
      "Gemma 3 4B, 12B, 27B", "text, without pictures; as Gemma 3 1B", "", "text_config"},
+    {"GptOssForCausalLM", "gpt_oss", ModelFamily::kGptOss, &kGptOssNames, kOfGptOss,
+     "gpt-oss 20B, 120B",
+     "experts in MXFP4, which [become bf16](#gpt-oss); not with policy streaming", ""},
 };
 
 }  // namespace

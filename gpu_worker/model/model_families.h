@@ -27,6 +27,7 @@ enum class ModelFamily : uint32_t {
   kPhi3 = 11,
   kMinistral3 = 12,
   kGemma3 = 16,
+  kGptOss = 17,
 };
 
 // Sizes of the model that transformers takes where a config.json names none; 0: it must.

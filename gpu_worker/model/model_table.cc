@@ -68,6 +68,17 @@ RoleFacts FactsOf(const ModelConfig& config, TensorRole role, const LayerSpec& l
       return VectorIf(layer.qkv_bias, config.kv_size(), SplitAxis::kKvRows);
     case TensorRole::kAttentionOutput:
       return LayerMatrix(hidden, config.query_size(), SplitAxis::kColumns);
+    case TensorRole::kAttentionOutputBias:
+      return VectorIf(layer.output_bias, hidden);
+    case TensorRole::kSinks:
+      return VectorIf(layer.sinks, config.num_query_heads, SplitAxis::kRows);
+    case TensorRole::kRouterBias:
+      return VectorIf(layer.expert_biases, config.experts.count);
+    case TensorRole::kExpertGateBias:
+    case TensorRole::kExpertUpBias:
+      return VectorIf(layer.expert_biases, config.intermediate_size, SplitAxis::kRows);
+    case TensorRole::kExpertDownBias:
+      return VectorIf(layer.expert_biases, hidden);
     case TensorRole::kGate:
     case TensorRole::kUp:
     case TensorRole::kDown:
@@ -96,17 +107,20 @@ struct ProjectionRoles {
 
 ProjectionRoles RolesOf(Projection projection, bool of_experts) {
   if (of_experts && projection == Projection::kGateUp) {
-    return {{TensorRole::kExpertGate, TensorRole::kExpertUp}};
+    return {{TensorRole::kExpertGate, TensorRole::kExpertUp},
+            {TensorRole::kExpertGateBias, TensorRole::kExpertUpBias}};
   }
-  if (of_experts && projection == Projection::kDown) return {{TensorRole::kExpertDown}};
+  if (of_experts && projection == Projection::kDown) {
+    return {{TensorRole::kExpertDown}, {TensorRole::kExpertDownBias}};
+  }
   switch (projection) {
     case Projection::kQkv:
       return {{TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue},
               {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias}};
     case Projection::kAttentionOutput:
-      return {{TensorRole::kAttentionOutput}};
+      return {{TensorRole::kAttentionOutput}, {TensorRole::kAttentionOutputBias}};
     case Projection::kRouter:
-      return {{TensorRole::kRouter}};
+      return {{TensorRole::kRouter}, {TensorRole::kRouterBias}};
     case Projection::kGateUp:
       return {{TensorRole::kGate, TensorRole::kUp}};
     case Projection::kDown:
@@ -125,6 +139,9 @@ LayerSpec LayerOf(const ModelConfig& config, uint32_t layer) {
               config.experts.count > 0 ? FeedForwardKind::kExperts : FeedForwardKind::kDense,
           .rope = std::find(without.begin(), without.end(), layer) == without.end(),
           .qkv_bias = config.qkv_bias,
+          .output_bias = config.output_bias,
+          .expert_biases = config.expert_biases,
+          .sinks = config.sinks,
           .qk_norm = config.qk_norm,
           .post_norms = config.post_norms,
           .window_rope = config.window_rope.has_value() && config.window_of(layer) > 0};
@@ -220,15 +237,16 @@ ProjectionSpec ModelTable::Of(Projection projection, int64_t layer) const {
       result.may_be_rounded = spec.may_be_rounded;
       append(spec.stored, result.weights);
     }
+    for (const TensorRole role : roles.biases) {
+      const TensorSpec* const spec = Find(role, layer, expert);
+      if (spec != nullptr) append(spec->stored, result.biases);
+    }
   };
   if (of_experts) {
     for (int64_t expert = 0; expert < num_experts_; ++expert) add(expert);
     result.num_parts = num_experts_ * std::ssize(roles.weights);
   } else {
     add(TensorSpec::kNoExpert);
-  }
-  for (const TensorRole role : roles.biases) {
-    if (const TensorSpec* const spec = Find(role, layer)) append(spec->stored, result.biases);
   }
   return result;
 }

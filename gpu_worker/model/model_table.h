@@ -26,11 +26,14 @@ enum class FeedForwardKind : uint32_t {
 struct LayerSpec {
   AttentionKind attention = AttentionKind::kFull;
   FeedForwardKind feed_forward = FeedForwardKind::kDense;
-  bool rope = true;          // turns queries and keys by their positions
-  bool qkv_bias = false;     // of queries, keys and values
-  bool qk_norm = false;      // of each query and key head, before RoPE
-  bool post_norms = false;   // of what attention and the feed-forward network add
-  bool window_rope = false;  // RoPE is ModelConfig::window_rope
+  bool rope = true;            // turns queries and keys by their positions
+  bool qkv_bias = false;       // of queries, keys and values
+  bool output_bias = false;    // of what attention adds
+  bool expert_biases = false;  // of the router and of each expert
+  bool sinks = false;          // query heads have a logit without a value
+  bool qk_norm = false;        // of each query and key head, before RoPE
+  bool post_norms = false;     // of what attention and the feed-forward network add
+  bool window_rope = false;    // RoPE is ModelConfig::window_rope
 };
 
 // REQUIRES: layer < config.num_layers.

@@ -88,8 +88,8 @@ class WeightLoader {
   // Adds tensors of one element type, of matrices the codes if they are codes, to `job`, one behind
   // the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
-  // What `balance_` says is taken from keys.
-  absl::Status UploadKeyOffsets(ModelWeights& weights);
+  // Copies sinks, and what `balance_` says is taken from keys.
+  absl::Status LoadLayerVectors(ModelWeights& weights);
   // What is not copied (numbers of groups, shapes, what has no effect) is read, too, where it is
   // hashed.
   void ReadTheRest();
@@ -327,24 +327,18 @@ void WeightLoader::ReadTheRest() {
   }
 }
 
-absl::Status WeightLoader::UploadKeyOffsets(ModelWeights& weights) {
-  if (!balance_.has_key_offsets()) return absl::OkStatus();
-  const auto size = static_cast<size_t>(config_.kv_size());
+absl::Status WeightLoader::LoadLayerVectors(ModelWeights& weights) {
   std::vector<float> offsets;
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     const std::span<const float> of_layer = balance_.key_offsets(layer);
     offsets.insert(offsets.end(), of_layer.begin(), of_layer.end());
   }
-  const auto bytes = std::as_bytes(std::span(offsets));
-  ASSIGN_OR_RETURN(weights.key_offset_buffer,
-                   device_.Allocate(bytes.size(), MemoryPurpose::kWeights));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream,
-                   device_.CreateStream(StreamKind::kCompute));
-  RETURN_IF_ERROR(device_.Upload(*stream, bytes, weights.key_offset_buffer.bytes()));
-  RETURN_IF_ERROR(stream->Synchronize());
+  ASSIGN_OR_RETURN(weights.key_offsets, LayerVectors::Upload(device_, offsets, config_.num_layers));
+  ASSIGN_OR_RETURN(weights.sinks, LayerVectors::Upload(device_, SinksOf(config_, checkpoint_),
+                                                       config_.num_layers));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
-    weights.layers[layer].key_offsets =
-        weights.key_offset_buffer.as<const float>().subspan(layer * size, size);
+    weights.layers[layer].key_offsets = weights.key_offsets.Of(layer);
+    weights.layers[layer].sinks = weights.sinks.Of(layer);
   }
   return absl::OkStatus();
 }
@@ -369,7 +363,7 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options)
   }
   if (options.hasher != nullptr) ReadTheRest();
   RETURN_IF_ERROR(RunWeightJobs(device_, jobs_, options));
-  RETURN_IF_ERROR(UploadKeyOffsets(weights));
+  RETURN_IF_ERROR(LoadLayerVectors(weights));
   if (config_.tie_word_embeddings) {
     ASSIGN_OR_RETURN(weights.lm_head,
                      ops_.PrepareLinear({.weight = weights.embedding, .bias = {}}));

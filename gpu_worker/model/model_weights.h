@@ -11,6 +11,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/layer_vectors.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/weight_jobs.h"
@@ -22,6 +23,7 @@ namespace retroinfer {
 // of FeedForwardKind::kExperts have a router, and matrices of all experts one below the other.
 struct LayerWeights {
   LayerSpec spec;
+  DeviceSpan<const float> sinks;   // [query_heads]; empty: there are none
   MatrixView attention_norm;       // [1, hidden]
   MatrixView mlp_norm;             // [1, hidden]
   MatrixView q_norm;               // [1, head_dim]; where heads have norms
@@ -45,10 +47,11 @@ struct LayerWeights {
 // Threads: immutable after loading.
 struct ModelWeights {
   DeviceBuffer embedding_buffer;
-  DeviceBuffer norm_buffer;        // all norms
-  DeviceBuffer key_offset_buffer;  // of all layers
-  WeightView embedding;            // [vocab, hidden], as stored
-  MatrixView final_norm;           // [1, hidden]
+  DeviceBuffer norm_buffer;  // all norms
+  LayerVectors sinks;
+  LayerVectors key_offsets;
+  WeightView embedding;   // [vocab, hidden], as stored
+  MatrixView final_norm;  // [1, hidden]
   std::vector<LayerWeights> layers;
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
 };

@@ -16,6 +16,7 @@
 #include "gpu_worker/model/missing_weights.h"
 #include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/padded_heads.h"
+#include "gpu_worker/model/stacked_experts.h"
 
 namespace retroinfer {
 namespace {
@@ -47,6 +48,7 @@ class FolderModel : public StoredModel {
   absl::StatusOr<Checkpoint> OpenWeights(const ModelConfig& config) const override {
     ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder_));
     RETURN_IF_ERROR(PadHeads(config, checkpoint));
+    RETURN_IF_ERROR(UnstackExperts(config, checkpoint));
     return checkpoint;
   }
   bool HasWeights() const override {

@@ -27,19 +27,26 @@ enum class TensorRole : uint8_t {
   kKeyBias,
   kValueBias,
   kAttentionOutput,
+  kAttentionOutputBias,
+  kSinks,  // a logit of each query head that has no value
   kGate,
   kUp,
   kDown,
   kRouter,  // gives each expert of the layer a score
+  kRouterBias,
   // Of each expert of a layer.
   kExpertGate,
   kExpertUp,
   kExpertDown,
+  kExpertGateBias,
+  kExpertUpBias,
+  kExpertDownBias,
 };
 
 constexpr bool IsOfExpert(TensorRole role) {
   return role == TensorRole::kExpertGate || role == TensorRole::kExpertUp ||
-         role == TensorRole::kExpertDown;
+         role == TensorRole::kExpertDown || role == TensorRole::kExpertGateBias ||
+         role == TensorRole::kExpertUpBias || role == TensorRole::kExpertDownBias;
 }
 
 struct TensorName {
@@ -91,6 +98,32 @@ inline constexpr TensorNames kLlamaNames = {.of_model = kLlamaModelTensors,
                                             .layer_prefix = "model.layers.",
                                             .of_layer = kLlamaLayerTensors,
                                             .without_effect = kLlamaWithoutEffect};
+
+// gpt-oss': its experts as UnstackExperts (stacked_experts.h) gives them.
+inline constexpr TensorName kGptOssLayerTensors[] = {
+    {TensorRole::kAttentionNorm, "input_layernorm.weight"},
+    {TensorRole::kFeedForwardNorm, "post_attention_layernorm.weight"},
+    {TensorRole::kQuery, "self_attn.q_proj.weight"},
+    {TensorRole::kKey, "self_attn.k_proj.weight"},
+    {TensorRole::kValue, "self_attn.v_proj.weight"},
+    {TensorRole::kQueryBias, "self_attn.q_proj.bias"},
+    {TensorRole::kKeyBias, "self_attn.k_proj.bias"},
+    {TensorRole::kValueBias, "self_attn.v_proj.bias"},
+    {TensorRole::kAttentionOutput, "self_attn.o_proj.weight"},
+    {TensorRole::kAttentionOutputBias, "self_attn.o_proj.bias"},
+    {TensorRole::kSinks, "self_attn.sinks"},
+    {TensorRole::kRouter, "mlp.router.weight"},
+    {TensorRole::kRouterBias, "mlp.router.bias"},
+    {TensorRole::kExpertGate, "mlp.experts.*.gate_proj.weight"},
+    {TensorRole::kExpertUp, "mlp.experts.*.up_proj.weight"},
+    {TensorRole::kExpertDown, "mlp.experts.*.down_proj.weight"},
+    {TensorRole::kExpertGateBias, "mlp.experts.*.gate_proj.bias"},
+    {TensorRole::kExpertUpBias, "mlp.experts.*.up_proj.bias"},
+    {TensorRole::kExpertDownBias, "mlp.experts.*.down_proj.bias"}};
+inline constexpr TensorNames kGptOssNames = {.of_model = kLlamaModelTensors,
+                                             .layer_prefix = "model.layers.",
+                                             .of_layer = kGptOssLayerTensors,
+                                             .without_effect = kLlamaWithoutEffect};
 
 inline constexpr TensorName kGemma3LayerTensors[] = {
     {TensorRole::kAttentionNorm, "input_layernorm.weight"},

@@ -273,7 +273,8 @@ absl::Status Transformer::ExpertFeedForward(Stream& stream, const LayerWeights& 
                                                            .in = rows.normed,
                                                            .routes = experts.routes,
                                                            .out = experts.gated,
-                                                           .decode = decode}));
+                                                           .decode = decode,
+                                                           .activation = config_.activation}));
   return ops_.model().GroupedLinear(stream, {.linear = weights.down.get(),
                                              .in = experts.gated,
                                              .routes = experts.routes,
@@ -329,7 +330,9 @@ absl::Status Transformer::StorePiece(Stream& stream, const Workspace::Views& row
 }
 
 AttentionForm Transformer::AttentionOf(uint32_t layer) const {
-  return {.scale = config_.attention_scale(), .window = config_.window_of(layer)};
+  return {.scale = config_.attention_scale(),
+          .window = config_.window_of(layer),
+          .sinks = weights_.layers[layer].sinks};
 }
 
 absl::Status Transformer::AttendPieces(Stream& stream, uint32_t layer, const Workspace::Views& rows,

@@ -9,11 +9,15 @@
 
 namespace retroinfer {
 
-enum class GatedActivation : uint8_t { kSilu, kGeluTanh };
+enum class GatedActivation : uint8_t { kSilu, kGeluTanh, kClampedSwiglu };
 
 // x * (1 + tanh(a (x + b x^3))) / 2 = x / (1 + exp(-2 a (x + b x^3))), a = sqrt(2 / pi).
 inline constexpr float kGeluTanhSlope = 0.7978845608028654f;
 inline constexpr float kGeluTanhCubic = 0.044715f;
+
+// gpt-oss: min(gate, limit) * sigmoid(slope * min(gate, limit)) * (clamp(up, -limit, limit) + 1).
+inline constexpr float kClampedSwigluSlope = 1.702f;
+inline constexpr float kClampedSwigluLimit = 7.0f;
 
 struct SiluMulArgs {
   MatrixView gate;  // [n, f], activation dtype

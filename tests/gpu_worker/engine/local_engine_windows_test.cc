@@ -78,7 +78,8 @@ std::vector<int32_t> Prompt(InProcessWorker& worker, int64_t tokens, uint64_t se
 }
 
 // Of a model of two layers, the first or the second one has a window; and a Gemma, whose layers
-// with windows have another RoPE.
+// with windows have another RoPE,
+// and a gpt-oss, whose heads have a logit without a value.
 class LocalEngineWindowsTest : public testing::TestWithParam<Case> {};
 
 // Around the window, blocks of 64 and the steps of 128 in which tokens are kept; and where the ring
@@ -291,16 +292,22 @@ TEST_P(LocalEngineWindowsTest, PolicyStreamingIsRefused) {
 
 std::string WindowsName(const testing::TestParamInfo<Case>& info) {
   const bool is_gemma = std::string_view(info.param.model).starts_with("gemma");
-  return absl::StrCat(is_gemma ? "Gemma" : "", "Windows", absl::StrJoin(info.param.windows, "And"));
+  const bool is_gpt_oss = std::string_view(info.param.model).starts_with("gptoss");
+  return absl::StrCat(is_gemma     ? "Gemma"
+                      : is_gpt_oss ? "GptOss"
+                                   : "",
+                      "Windows", absl::StrJoin(info.param.windows, "And"));
 }
 
 constexpr char kLlama[] = "llama-d64-untied-bf16";
+constexpr char kGptOss[] = "gptoss-d64-mxfp4";
 constexpr char kGemma[] = "gemma3-d64-windows-bf16";
 
 INSTANTIATE_TEST_SUITE_P(Layers, LocalEngineWindowsTest,
                          testing::Values(Case{kLlama, {kShort, 0}}, Case{kLlama, {0, kShort}},
                                          Case{kLlama, {kLong, 0}}, Case{kLlama, {0, kLong}},
-                                         Case{kGemma, {kShort, kShort, 0}, {8192, 8192, 0}}),
+                                         Case{kGemma, {kShort, kShort, 0}, {8192, 8192, 0}},
+                                         Case{kGptOss, {kShort, 0, kShort}, {8192, 0, 8192}}),
                          WindowsName);
 
 }  // namespace

@@ -93,9 +93,9 @@ class DenseSequences {
         static_cast<int32_t>(config_.head_dim)));
   }
 
-  // The callback of Transformer::Decode.
-  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                      const MatrixView& values, const MatrixView& out) {
+  // The callback of Transformer::Decode; `form`: Transformer::AttentionOf(layer).
+  absl::Status Attend(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                      const MatrixView& keys, const MatrixView& values, const MatrixView& out) {
     RETURN_IF_ERROR(backend_.ops->attention().AppendDense(
         *backend_.stream, {.keys = keys,
                            .values = values,
@@ -108,8 +108,9 @@ class DenseSequences {
     args.pool = pool_;
     args.layer = layer;
     args.zones = zones_.as<const DenseZone>();
-    args.scale = config_.attention_scale();
-    args.window = config_.window_of(layer);
+    args.scale = form.scale;
+    args.window = form.window;
+    args.sinks = form.sinks;
     args.out = out;
     args.scratch = scratch_.bytes();
     return backend_.ops->attention().DecodeAttention(*backend_.stream, args);

@@ -126,8 +126,9 @@ class Runner {
     const absl::Status status = model->Decode(
         *backend->stream, token_ids.as<const int32_t>(), device_positions.as<const int32_t>(),
         [&](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-            const MatrixView& values,
-            const MatrixView& out) { return dense.Attend(layer, queries, keys, values, out); },
+            const MatrixView& values, const MatrixView& out) {
+          return dense.Attend(layer, model->AttentionOf(layer), queries, keys, values, out);
+        },
         logits.view);
     decode_allocations = test_support::NumAllocations() - allocations_before;
     Check(status);
@@ -230,7 +231,8 @@ TEST_P(TransformerGoldenTest, DecodeFromTheFirstTokenEqualsHuggingFace) {
 TEST_P(TransformerGoldenTest, AWarmDecodeStepAllocatesInMatrixProductsOnly) {
   const GoldenModel& golden = run_.golden;
   constexpr int64_t kAllocationsPerProduct = 16;
-  const int64_t num_products = 6 * golden.config.num_layers + 1;
+  const int64_t of_layer = 6 + 3 * golden.config.experts.count;  // each expert that is taken
+  const int64_t num_products = of_layer * golden.config.num_layers + 1;
   DenseSequences dense(*run_.backend, golden.config, run_.kv_format(), 3, 200);
   for (size_t step = 0; step < 10; ++step) {
     const int32_t token = golden.forced[step];

@@ -72,8 +72,28 @@ void ForBlocks(ThreadPool& pool, const CpuLinear& linear, const MatrixView& in,
   });
 }
 
-// exp(-gate) may be infinite: the quotient is then zero with the right sign.
-float SiluTimes(float gate, float up) { return gate / (1.0f + std::exp(-gate)) * up; }
+// exp may be infinite: the quotient is then zero with the right sign.
+float GateTimes(GatedActivation activation, float gate, float up) {
+  float exponent = -gate;
+  switch (activation) {
+    case GatedActivation::kSilu:
+      break;
+    case GatedActivation::kGeluTanh:
+      exponent = -2 * kGeluTanhSlope * (gate + kGeluTanhCubic * gate * gate * gate);
+      break;
+    case GatedActivation::kClampedSwiglu:
+      gate = std::min(gate, kClampedSwigluLimit);
+      up = std::clamp(up, -kClampedSwigluLimit, kClampedSwigluLimit) + 1;
+      exponent = -kClampedSwigluSlope * gate;
+      break;
+  }
+  return gate / (1.0f + std::exp(exponent)) * up;
+}
+
+// The bias of the column at `shard.first_col + i` of all parts.
+float BiasOf(const CpuLinear& linear, const LinearShard& shard, int64_t i) {
+  return linear.bias_.empty() ? 0 : linear.bias_[static_cast<size_t>(shard.first_col + i)];
+}
 
 // out[row] += the weighted rows of `products`.
 void AddProducts(ThreadPool& pool, const GroupedLinearArgs& args) {
@@ -114,7 +134,10 @@ absl::Status GroupedGatedLinear(CpuStream& stream, const GroupedGatedLinearArgs&
                 result = up.Kernel(args.decode).Run(rows, up.weights);
                 for (const int32_t pair : block) {
                   float* const out = RowOf(args.out, first_pair + pair) + first_col;
-                  for (int64_t i = 0; i < up.cols; ++i) out[i] = SiluTimes(out[i], *result++);
+                  for (int64_t i = 0; i < up.cols; ++i) {
+                    out[i] = GateTimes(args.activation, out[i] + BiasOf(linear, gate, i),
+                                       *result++ + BiasOf(linear, up, i));
+                  }
                 }
               });
   });
@@ -132,9 +155,10 @@ absl::Status GroupedLinear(CpuStream& stream, const GroupedLinearArgs& args) {
                 const int64_t first_col = down.first_col - linear.PartOf(expert)[0].first_col;
                 const float* result = down.Kernel(args.decode).Run(rows, down.weights);
                 for (const int32_t pair : block) {
-                  std::copy_n(result, down.cols,
-                              RowOf(args.products, first_pair + pair) + first_col);
-                  result += down.cols;
+                  float* const out = RowOf(args.products, first_pair + pair) + first_col;
+                  for (int64_t i = 0; i < down.cols; ++i) {
+                    out[i] = *result++ + BiasOf(linear, down, i);
+                  }
                 }
               });
     AddProducts(pool, args);

@@ -19,17 +19,26 @@ namespace {
 template <GatedActivation kActivation, class D, class V>
 HWY_INLINE V Exponent(D d, V g) {
   if constexpr (kActivation == GatedActivation::kSilu) return hn::Neg(g);
+  if constexpr (kActivation == GatedActivation::kClampedSwiglu) {
+    return hn::Mul(g, hn::Set(d, -kClampedSwigluSlope));
+  }
   const auto cubic = hn::Mul(hn::Mul(g, g), hn::Set(d, kGeluTanhCubic));
   return hn::Mul(hn::MulAdd(cubic, g, g), hn::Set(d, -2 * kGeluTanhSlope));
 }
 
 template <GatedActivation kActivation, class D>
 HWY_INLINE void GateAt(D d, const float* gate, const float* up, float* out) {
-  const auto g = hn::LoadU(d, gate);
+  auto g = hn::LoadU(d, gate);
+  auto u = hn::LoadU(d, up);
+  if constexpr (kActivation == GatedActivation::kClampedSwiglu) {
+    const auto limit = hn::Set(d, kClampedSwigluLimit);
+    g = hn::Min(g, limit);
+    u = hn::Add(hn::Clamp(u, hn::Neg(limit), limit), hn::Set(d, 1.0f));
+  }
   // exp(88) is still finite, and g / (1 + exp(88)) already rounds as it should for any smaller g.
   const auto e = ExpOf(d, hn::Min(Exponent<kActivation>(d, g), hn::Set(d, 88.0f)));
   const auto gated = hn::Div(g, hn::Add(hn::Set(d, 1.0f), e));
-  hn::StoreU(hn::Mul(gated, hn::LoadU(d, up)), d, out);
+  hn::StoreU(hn::Mul(gated, u), d, out);
 }
 
 template <GatedActivation kActivation>
@@ -50,6 +59,10 @@ void GeluMulRow(const float* gate, const float* up, float* out, int64_t cols) {
   GateRow<GatedActivation::kGeluTanh>(gate, up, out, cols);
 }
 
+void ClampedMulRow(const float* gate, const float* up, float* out, int64_t cols) {
+  GateRow<GatedActivation::kClampedSwiglu>(gate, up, out, cols);
+}
+
 }  // namespace
 }  // namespace retroinfer::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -59,6 +72,7 @@ namespace retroinfer::cpu {
 
 HWY_EXPORT(SiluMulRow);
 HWY_EXPORT(GeluMulRow);
+HWY_EXPORT(ClampedMulRow);
 
 absl::Status SiluMul(CpuStream& stream, const SiluMulArgs& args) {
   RETURN_IF_ERROR(CheckSiluMul(args, DType::kF32));
@@ -68,10 +82,16 @@ absl::Status SiluMul(CpuStream& stream, const SiluMulArgs& args) {
         const auto* gate = reinterpret_cast<const float*>(args.gate.Rows(i, 1).data);
         const auto* up = reinterpret_cast<const float*>(args.up.Rows(i, 1).data);
         auto* out = reinterpret_cast<float*>(args.out.Rows(i, 1).data);
-        if (args.activation == GatedActivation::kSilu) {
-          HWY_DYNAMIC_DISPATCH(SiluMulRow)(gate, up, out, args.out.cols);
-        } else {
-          HWY_DYNAMIC_DISPATCH(GeluMulRow)(gate, up, out, args.out.cols);
+        switch (args.activation) {
+          case GatedActivation::kSilu:
+            HWY_DYNAMIC_DISPATCH(SiluMulRow)(gate, up, out, args.out.cols);
+            break;
+          case GatedActivation::kGeluTanh:
+            HWY_DYNAMIC_DISPATCH(GeluMulRow)(gate, up, out, args.out.cols);
+            break;
+          case GatedActivation::kClampedSwiglu:
+            HWY_DYNAMIC_DISPATCH(ClampedMulRow)(gate, up, out, args.out.cols);
+            break;
         }
       }
     });

@@ -24,6 +24,10 @@ class CudaLinear : public PreparedLinear {
   int64_t out_features() const final { return out_features_; }
   int64_t num_parts() const final { return num_parts_; }
   bool has_bias() const { return bias_.size_bytes() > 0; }
+  // [out_features]; null if there is none.
+  const float* BiasF32() const {
+    return has_bias() ? bias_f32_.as<const float>().device_data() : nullptr;
+  }
 
   void set_num_parts(int64_t num_parts) { num_parts_ = num_parts; }
   // Enqueues the copy of a bias [1, out_features].

@@ -162,11 +162,13 @@ __global__ void __launch_bounds__(kThreads, 2) GroupedGatedFewKernel(const Group
     for (int i = 0; i < kWarps; ++i) sum += partial[i * kSumsOfWarp + at];
     return sum;
   };
-  const float of_gate = sum_of(0) * Form::FeatureScale(launch.weight, gate + output);
-  const float of_up = sum_of(1) * Form::FeatureScale(launch.weight, up + output);
+  const float of_gate =
+      sum_of(0) * Form::FeatureScale(launch.weight, gate + output) + BiasOf(launch, gate + output);
+  const float of_up =
+      sum_of(1) * Form::FeatureScale(launch.weight, up + output) + BiasOf(launch, up + output);
   auto* const out =
       static_cast<__nv_bfloat16*>(launch.out) + (first_pair + tile.pairs[pair]) * launch.out_stride;
-  out[output] = __float2bfloat16_rn(SiluTimes(of_gate, of_up));
+  out[output] = __float2bfloat16_rn(GateTimes(launch.activation, of_gate, of_up));
 }
 
 // blockIdx.x: 16 features; blockIdx.y: groups. A warp takes a slice of a tile, then another one;
@@ -201,8 +203,10 @@ __global__ void __launch_bounds__(kThreads)
       const int feature = lane / 4 + e / 2 * 8;
       if (pair >= tile.count || first_feature + feature >= launch.features) continue;
       const float scale = Form::FeatureScale(launch.weight, first_row + first_feature + feature);
+      // The first slice brings the bias.
+      const float bias = slice == 0 ? BiasOf(launch, first_row + first_feature + feature) : 0;
       sums_of[(slice * plan.group_pairs() + tile.pairs[pair]) * kTileFeatures + feature] =
-          sums[0][e] * scale;
+          sums[0][e] * scale + bias;
     }
   }
   __syncthreads();

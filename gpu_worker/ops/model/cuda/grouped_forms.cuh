@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "gpu_worker/ops/model/cuda/grouped_launch.h"
 #include "gpu_worker/ops/model/cuda/grouped_weight.h"
 #include "gpu_worker/ops/model/cuda/int4_layout.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm_parts.cuh"
@@ -18,6 +19,11 @@
 #include "gpu_worker/ops/model/weight_view.h"
 
 namespace retroinfer::cuda {
+
+// The bias of a row of the weight.
+__device__ inline float BiasOf(const GroupedLaunch& launch, int64_t row) {
+  return launch.bias == nullptr ? 0 : launch.bias[row];
+}
 
 // Each form has:
 //   kStepCols      k of a step; kInputs and kMmas: eights and sixteens of them that a lane takes

@@ -8,13 +8,16 @@
 
 #include "gpu_worker/ops/model/cuda/grouped_weight.h"
 #include "gpu_worker/ops/model/route_experts.h"
+#include "gpu_worker/ops/model/silu_mul.h"
 
 namespace retroinfer::cuda {
 
 struct GroupedLaunch {
   GroupedWeight weight;
-  int64_t in_features = 0;  // a multiple of 8
-  int64_t features = 0;     // of a part
+  int64_t in_features = 0;                              // a multiple of 8
+  int64_t features = 0;                                 // of a part
+  const float* bias = nullptr;                          // [parts * features] or null
+  GatedActivation activation = GatedActivation::kSilu;  // of a gated product
   const void* in =
       nullptr;  // bf16, rows aligned to 16 bytes: of rows, or for the second product pairs
   int64_t in_stride = 0;

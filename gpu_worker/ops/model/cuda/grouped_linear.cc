@@ -23,13 +23,14 @@ absl::StatusOr<GroupedLaunch> LaunchOf(std::string_view op, const PreparedLinear
   GroupedLaunch launch = {.weight = linear.Grouped(),
                           .in_features = linear.in_features(),
                           .features = linear.out_features() / linear.num_parts(),
+                          .bias = linear.BiasF32(),
                           .rows = rows,
                           .plan = RoutePlan::Of(routes.num_experts, routes.per_row, rows, few),
                           .words = routes.plan.device_data(),
                           .weights = routes.weights.device_data()};
-  RETURN_IF_ERROR(CheckArg(launch.weight.form != GroupedForm::kNone && !linear.has_bias(), op,
-                           "a bias, and int4 weights whose columns are permuted, are not "
-                           "multiplied for experts"));
+  RETURN_IF_ERROR(CheckArg(launch.weight.form != GroupedForm::kNone, op,
+                           "int4 weights whose columns are permuted are not multiplied for "
+                           "experts"));
   RETURN_IF_ERROR(CheckArg(launch.weight.groups == nullptr || launch.features % kInt4TileRows == 0,
                            op, "an expert has ", launch.features,
                            " features; int4 weights need a multiple of ", kInt4TileRows));
@@ -57,6 +58,7 @@ absl::Status GroupedGatedLinear(CudaStream& stream, const GroupedGatedLinearArgs
   if (args.in.rows == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(GroupedLaunch launch,
                    LaunchOf(kOp, *args.linear, args.routes, args.in.rows, args.decode));
+  launch.activation = args.activation;
   SetMatrices(args.in, args.out, launch);
   return CudaStatus(args.decode ? LaunchGroupedGatedFew(launch, stream.get())
                                 : LaunchGroupedGatedMany(launch, stream.get()),

@@ -170,14 +170,16 @@ __device__ void StoreSums(const GroupedLaunch& launch, const ManyTile& tile, con
   constexpr int kOutputs = kGated ? kBlockFeatures / 2 : kBlockFeatures;
   const int64_t first = int64_t{blockIdx.x} * kOutputs;
   auto* const out = static_cast<__nv_bfloat16*>(launch.out);
-  const auto scale_of = [&](int feature) {
-    return Form::FeatureScale(launch.weight, tile.RowOf(feature));
+  const auto product_of = [&](float sum, int feature) {
+    const int64_t row = tile.RowOf(feature);
+    return sum * Form::FeatureScale(launch.weight, row) + BiasOf(launch, row);
   };
   ForSums<kGated>(kGated ? 2 : kFeatureTiles, [&](int i, int j, int e, int feature, int pair) {
     if (pair >= count || first + feature >= launch.features) return;
-    float value = sums[i][j][e] * scale_of(feature);
+    float value = product_of(sums[i][j][e], feature);
     if constexpr (kGated) {
-      value = SiluTimes(value, sums[(i + 2) % kFeatureTiles][j][e] * scale_of(feature + 64));
+      value = GateTimes(launch.activation, value,
+                        product_of(sums[(i + 2) % kFeatureTiles][j][e], feature + 64));
     }
     out[pairs[pair] * launch.out_stride + first + feature] = __float2bfloat16_rn(value);
   });

@@ -81,8 +81,7 @@ absl::Status Linear(LinearContext& context, CudaStream& stream, const LinearArgs
 
 bool FusesGatedLinear(const GatedLinearArgs& args) {
   const auto& linear = static_cast<const CudaLinear&>(*args.linear);
-  return args.decode && args.activation == GatedActivation::kSilu && !linear.has_bias() &&
-         HasAlignedRows(args.in);
+  return args.decode && !linear.has_bias() && HasAlignedRows(args.in);
 }
 
 absl::Status GatedLinear(CudaStream& stream, const GatedLinearArgs& args) {

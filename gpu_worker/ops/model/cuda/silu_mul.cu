@@ -2,6 +2,7 @@
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
+#include "gpu_worker/ops/model/cuda/gated_activation.cuh"
 #include "gpu_worker/ops/model/cuda/silu_mul.h"
 #include "gpu_worker/ops/model/silu_mul_check.h"
 
@@ -18,20 +19,11 @@ struct SiluMulLaunch {
   __nv_bfloat16* out;
   int64_t out_stride;
   int64_t cols;
+  GatedActivation activation;
 };
 
-// exp may be infinite: the quotient is then zero with the right sign.
-template <GatedActivation kActivation>
-__device__ float GateTimes(float gate, float up) {
-  float exponent = -gate;
-  if constexpr (kActivation == GatedActivation::kGeluTanh) {
-    exponent = -2 * kGeluTanhSlope * (gate + kGeluTanhCubic * gate * gate * gate);
-  }
-  return gate / (1.0f + expf(exponent)) * up;
-}
-
 // blockIdx.x is the row; a thread computes one element or eight.
-template <int kWidth, GatedActivation kActivation>
+template <int kWidth>
 __global__ void __launch_bounds__(kThreads) SiluMulKernel(const SiluMulLaunch launch) {
   AllowNextKernel();
   AwaitLastKernel();
@@ -45,17 +37,12 @@ __global__ void __launch_bounds__(kThreads) SiluMulKernel(const SiluMulLaunch la
     Load8(gate, at, g);
     Load8(up, at, u);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) g[i] = GateTimes<kActivation>(g[i], u[i]);
+    for (int i = 0; i < 8; ++i) g[i] = GateTimes(launch.activation, g[i], u[i]);
     Store8(out, at, g);
   } else {
     out[at] = __float2bfloat16_rn(
-        GateTimes<kActivation>(__bfloat162float(gate[at]), __bfloat162float(up[at])));
+        GateTimes(launch.activation, __bfloat162float(gate[at]), __bfloat162float(up[at])));
   }
-}
-
-template <GatedActivation kActivation>
-auto KernelFor(bool aligned) {
-  return aligned ? &SiluMulKernel<8, kActivation> : &SiluMulKernel<1, kActivation>;
 }
 
 }  // namespace
@@ -69,16 +56,14 @@ absl::Status SiluMul(CudaStream& stream, const SiluMulArgs& args) {
                                 args.up.row_stride,
                                 reinterpret_cast<__nv_bfloat16*>(args.out.data),
                                 args.out.row_stride,
-                                args.out.cols};
+                                args.out.cols,
+                                args.activation};
   const bool aligned =
       HasAlignedRows(args.gate) && HasAlignedRows(args.up) && HasAlignedRows(args.out);
   const dim3 grid(static_cast<unsigned>(args.out.rows),
                   static_cast<unsigned>(DivideUp(args.out.cols, kThreads * (aligned ? 8 : 1))));
   return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
-                                    args.activation == GatedActivation::kSilu
-                                        ? KernelFor<GatedActivation::kSilu>(aligned)
-                                        : KernelFor<GatedActivation::kGeluTanh>(aligned),
-                                    launch),
+                                    aligned ? &SiluMulKernel<8> : &SiluMulKernel<1>, launch),
                     "launching silu_mul");
 }
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "gpu_worker/ops/model/int4.h"
 #include "tests/support/backends.h"
@@ -63,8 +65,16 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
       if (kept == Kept::kFp8) weights.keep = KeptWeights::kFp8;
       if (kept == Kept::kInt4) weights.keep = KeptWeights::kInt4;
     }
+    DeviceData::Matrix bias;
+    if (biased_) {
+      bias = data_.UploadMatrix(RandomNormal(static_cast<size_t>(rows), seed + 100, 2.0f), 1, rows,
+                                DType::kBf16);
+      weights.bias = AsWeights(bias.view);
+    }
     auto linear = backend_->ops->model().PrepareLinear(weights);
     EXPECT_TRUE(linear.ok()) << linear.status();
+    biases_[linear->get()] =
+        biased_ ? data_.Values(bias) : std::vector<float>(static_cast<size_t>(rows));
     return *std::move(linear);
   }
 
@@ -86,7 +96,8 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
     for (int64_t row = 0; row < linear.out_features(); ++row) {
       for (int64_t i = 0; i < in; ++i) {
         numbers[static_cast<size_t>(row * in + i)] =
-            columns[static_cast<size_t>(i * linear.out_features() + row)];
+            columns[static_cast<size_t>(i * linear.out_features() + row)] -
+            biases_.at(&linear)[static_cast<size_t>(row)];
       }
     }
     return numbers;
@@ -131,7 +142,8 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
                                                                      .in = in.view,
                                                                      .routes = routes.routes,
                                                                      .out = gated.view,
-                                                                     .decode = decode});
+                                                                     .decode = decode,
+                                                                     .activation = activation_});
     EXPECT_TRUE(status.ok()) << status;
     status = ops.GroupedLinear(*backend_->stream, {.linear = &down,
                                                    .in = gated.view,
@@ -151,6 +163,14 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
     return sum;
   }
 
+  double Gated(double gate, double up) const {
+    if (activation_ == GatedActivation::kClampedSwiglu) {
+      gate = std::min(gate, 7.0);
+      return gate / (1 + std::exp(-1.702 * gate)) * (std::clamp(up, -7.0, 7.0) + 1);
+    }
+    return gate / (1 + std::exp(-gate)) * up;
+  }
+
   void CheckAgainstDoubles(Kept kept, const Size& size, bool decode) {
     const auto gate_up = Prepare(kept, 2 * size.experts, size.features, size.in, 1);
     const auto down = Prepare(kept, size.experts, size.in, size.features, 2);
@@ -159,6 +179,8 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
     const Results got = Run(*gate_up, *down, x, scores, size, decode);
     const std::vector<float> of_gate_up = NumbersOf(*gate_up);
     const std::vector<float> of_down = NumbersOf(*down);
+    const std::vector<float>& gate_up_bias = biases_.at(gate_up.get());
+    const std::vector<float>& down_bias = biases_.at(down.get());
     const auto row_of = [](std::span<const float> matrix, int64_t row, int64_t cols) {
       return matrix.subspan(static_cast<size_t>(row * cols), static_cast<size_t>(cols));
     };
@@ -170,16 +192,19 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
       const auto in = row_of(x, row, size.in);
       for (int64_t f = 0; f < size.features; ++f) {
         const int64_t first = expert * 2 * size.features + f;
-        const double gate = Dot(in, row_of(of_gate_up, first, size.in));
-        gated.push_back(gate / (1 + std::exp(-gate)) *
-                        Dot(in, row_of(of_gate_up, first + size.features, size.in)));
+        const auto product = [&](int64_t feature) {
+          return Dot(in, row_of(of_gate_up, feature, size.in)) +
+                 gate_up_bias[static_cast<size_t>(feature)];
+        };
+        gated.push_back(Gated(product(first), product(first + size.features)));
       }
       // What the first product gave is what the second one gets.
       const auto of_pair = row_of(got.gated, pair, size.features);
       for (int64_t i = 0; i < size.in; ++i) {
         out[static_cast<size_t>(row * size.in + i)] +=
             weights_[static_cast<size_t>(pair)] *
-            Dot(of_pair, row_of(of_down, expert * size.in + i, size.features));
+            (Dot(of_pair, row_of(of_down, expert * size.in + i, size.features)) +
+             down_bias[static_cast<size_t>(expert * size.in + i)]);
       }
     }
     const double tolerance = 2 * GetParam().matmul_tolerance;
@@ -193,6 +218,9 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
 
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
+  bool biased_ = false;
+  GatedActivation activation_ = GatedActivation::kSilu;
+  std::map<const PreparedLinear*, std::vector<float>> biases_;
   std::vector<int32_t> experts_;  // of the last run
   std::vector<float> weights_;
 };
@@ -211,6 +239,19 @@ TEST_P(GroupedLinearTest, FollowsDoublesForAllSizesAndForms) {
       for (const bool decode : {false, true}) CheckAgainstDoubles(kept, size, decode);
     }
   }
+}
+
+// As gpt-oss has it.
+TEST_P(GroupedLinearTest, FollowsDoublesWithBiasesAndClampedSwiglu) {
+  biased_ = true;
+  activation_ = GatedActivation::kClampedSwiglu;
+  for (const Kept kept : kAllKept) {
+    for (const Size& size :
+         {Size{1, 64, 32, 8, 2}, Size{5, 272, 48, 16, 8}, Size{70, 144, 64, 8, 4}}) {
+      for (const bool decode : {false, true}) CheckAgainstDoubles(kept, size, decode);
+    }
+  }
+  CheckAgainstDoubles(Kept::kBf16, {3, 32, 2320, 3, 2}, true);  // k in several slices
 }
 
 // Of rows that all take the same experts, and of k in several slices.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/backends.h"
@@ -80,6 +81,27 @@ TEST_P(SiluMulTest, GeluByTanhFollowsDoubles) {
     } else {
       EXPECT_LE(RelativeError(data_.Values(out), want), data_.Tolerance());
     }
+  }
+}
+
+TEST_P(SiluMulTest, ClampedSwigluFollowsDoubles) {
+  for (const int64_t cols : {1, 33, 1000}) {
+    const auto gate = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 1, 6.0f));
+    const auto up = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 2, 6.0f));
+    const auto g = data_.Activations(gate, 1, cols), u = data_.Activations(up, 1, cols);
+    const auto out = data_.Poisoned(1, cols);
+    ASSERT_TRUE(backend_->ops->model()
+                    .SiluMul(*backend_->stream, {.gate = g.view,
+                                                 .up = u.view,
+                                                 .out = out.view,
+                                                 .activation = GatedActivation::kClampedSwiglu})
+                    .ok());
+    std::vector<double> want;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double x = std::min(double{gate[i]}, 7.0);
+      want.push_back(x / (1 + std::exp(-1.702 * x)) * (std::clamp(double{up[i]}, -7.0, 7.0) + 1));
+    }
+    EXPECT_LE(RelativeError(data_.Values(out), want), data_.Tolerance());
   }
 }
 
