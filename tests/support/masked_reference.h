@@ -16,6 +16,7 @@
 #include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_table.h"
+#include "gpu_worker/model/padded_heads.h"
 #include "gpu_worker/model/stacked_experts.h"
 #include "gpu_worker/model/transformer.h"
 #include "tests/support/backends.h"
@@ -32,7 +33,8 @@ class MaskedReference {
     config_ = *LoadModelConfig(folder);
     config_.context_length = context_length;
     auto checkpoint = Checkpoint::Open(folder);
-    RI_CHECK(checkpoint.ok() && UnstackExperts(config_, *checkpoint).ok());
+    RI_CHECK(checkpoint.ok() && PadHeads(config_, *checkpoint).ok() &&
+             UnstackExperts(config_, *checkpoint).ok());
     for (uint32_t layer = 0; config_.sinks && layer < config_.num_layers; ++layer) {
       const HostTensor& sinks =
           checkpoint->tensors().at(ModelTable(config_).Get(TensorRole::kSinks, layer).stored);
