@@ -94,9 +94,9 @@ TEST_F(DraftIndexTest, FindsWhatASearchFinds) {
   std::mt19937 random(3);
   int num_found = 0;
   for (int round = 0; round < 300; ++round) {
-    const int32_t alphabet = 6 + round % 20;
+    const uint32_t alphabet = 3 + static_cast<uint32_t>(round) % 6;
     std::vector<int32_t> text(20 + round % 60);
-    for (int32_t& token : text) token = static_cast<int32_t>(random()) % alphabet;
+    for (int32_t& token : text) token = static_cast<int32_t>(random() % alphabet);
     const auto last = std::ssize(text) - 1;
     int64_t best = 0, next = -1;
     for (int64_t end = last - 1; end >= 0; --end) {

@@ -111,6 +111,7 @@ class SpeculationTest : public testing::Test {
   std::shared_ptr<CollectingSink> Submit(GenerationRequest request, bool drafts) {
     request.drafts = drafts;
     request.cache_salt += drafts ? "tried" : "plain";
+    request.request_id = absl::StrCat("request-", ++num_submitted_);
     return worker_.Submit(std::move(request));
   }
   // Returns the result with drafts, behind whose tokens those without drafts were compared.
@@ -140,6 +141,7 @@ class SpeculationTest : public testing::Test {
   }
 
   Trying trying_;
+  int num_submitted_ = 0;
   InProcessWorker worker_;
 };
 
@@ -204,7 +206,7 @@ TEST_F(SpeculationTest, AnswersEndWhereTheyEndWithoutDrafts) {
     ExpectSame(stops);
     stops.sampling.min_tokens = 0;
     stops.sampling.stop_token_ids.clear();
-    stops.sampling.stop = {worker_.tokenizer().Decode(Tokens{tokens[at], tokens[at + 1]})};
+    stops.sampling.stop = {worker_.tokenizer().Decode(Tokens{tokens[at], tokens[at + 1]}, true)};
     if (stops.sampling.stop[0].empty()) continue;
     ExpectSame(stops);
   }
