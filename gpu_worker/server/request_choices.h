@@ -1,8 +1,6 @@
 // What a request chooses by name: values that this server does not know are refused.
 #pragma once
 
-#include <string_view>
-
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/error_reason.h"
@@ -11,7 +9,7 @@
 
 namespace retroinfer {
 
-inline absl::Status UnknownChoice(std::string_view field, int value) {
+inline absl::Status UnknownChoice(const char* field, int value) {
   return common::WithReason(
       absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is not known to this server")),
       "INVALID_REQUEST");
