@@ -1,6 +1,8 @@
 #include "gpu_worker/scheduler/draft_planner.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <vector>
 
 namespace retroinfer {
@@ -10,6 +12,19 @@ struct Candidate {
   const RequestDescription* request = nullptr;
   int64_t rows = 0;   // planned
   double chance = 0;  // that the next row is right: a token more
+};
+
+// What is expected of a round whose step has so many rows for drafts.
+struct Outcome {
+  const RequestDescription* request = nullptr;  // whose row was added last
+  Work work;                                    // of the step
+  double seconds = 0;
+  double tokens = 0;
+
+  // Share of tokens a second that it gives more.
+  double Gain(const Outcome& other) const {
+    return tokens * other.seconds / (other.tokens * seconds) - 1;
+  }
 };
 
 bool IsLess(const Candidate& a, const Candidate& b) { return a.chance < b.chance; }
@@ -43,31 +58,32 @@ void DraftPlanner::Plan(const SchedulerInput& input, StepPlan& plan) {
   double others = times_.SecondsToMeasure(plan);
   for (const StepPlan::Pass& pass : plan.passes) others += times_.costs().Seconds(pass.work);
   const double limit = LimitOf(plan, others);
-  double seconds = others + times_.costs().Seconds(plan.step);
-  double tokens = static_cast<double>(plan.decode.size());
-  const double without = tokens / seconds;
-  Work work = plan.step;
-  auto free_rows = options_.max_batch - static_cast<int64_t>(plan.decode.size());
-  for (; free_rows > 0; --free_rows) {
+  const auto free_rows = static_cast<size_t>(options_.max_batch) -
+                         std::min<size_t>(options_.max_batch, plan.decode.size());
+  std::vector<Outcome> outcomes = {{.work = plan.step,
+                                    .seconds = others + times_.costs().Seconds(plan.step),
+                                    .tokens = static_cast<double>(plan.decode.size())}};
+  while (outcomes.size() <= free_rows) {
     Candidate& best = *std::max_element(candidates.begin(), candidates.end(), IsLess);
-    Work more = work;
-    more.step_rows += 1;
-    more.step_context += static_cast<double>(best.request->context);
-    const double with = others + times_.costs().Seconds(more);
-    if (best.chance <= 0 || with > limit) break;
-    if ((tokens + best.chance) * seconds <= tokens * with) break;
-    tokens += best.chance;
-    seconds = with;
-    work = more;
+    Outcome next = outcomes.back();
+    next.request = best.request;
+    next.work.step_rows += 1;
+    next.work.step_context += static_cast<double>(best.request->context);
+    next.seconds = others + times_.costs().Seconds(next.work);
+    next.tokens += best.chance;
+    if (best.chance <= 0 || next.seconds > limit || next.Gain(outcomes.back()) <= 0) break;
+    outcomes.push_back(next);
     best.chance =
         ++best.rows < best.request->more_rows ? best.chance * best.request->draft_chance : 0;
   }
-  if (tokens < (1 + kLeastGain) * without * seconds) return;
-  plan.step = work;
-  for (const Candidate& candidate : candidates) {
-    plan.decode.insert(plan.decode.end(), static_cast<size_t>(candidate.rows),
-                       candidate.request->id);
-    shares_.Charge(candidate.request->tenant, static_cast<double>(candidate.rows));
+  size_t rows = outcomes.size() - 1;
+  if (rows < free_rows) rows = std::bit_floor(rows);
+  const Outcome& chosen = outcomes[rows];
+  if (chosen.Gain(outcomes.front()) < kLeastGain) return;
+  plan.step = chosen.work;
+  for (size_t i = 1; i <= rows; ++i) {
+    plan.decode.push_back(outcomes[i].request->id);
+    shares_.Charge(outcomes[i].request->tenant, 1);
   }
 }
 

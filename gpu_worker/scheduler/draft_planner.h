@@ -17,8 +17,9 @@ class DraftPlanner {
       : options_(options), times_(times), shares_(shares) {}
 
   // Adds to plan.decode: rows for drafts, as long as the step is expected to give more tokens a
-  // second with one more, and fits into the batch and the limit on its time. None, unless all of
-  // them together gain kLeastGain.
+  // second with one more, and fits into the batch and the limit on its time. Their number is a
+  // power of two, or all rows that are free: a step of another number of rows has another shape,
+  // which is recorded (executor/step_graphs.h). None, unless all of them together gain kLeastGain.
   // REQUIRES: passes and measurements are planned, and of each request at most one row.
   void Plan(const SchedulerInput& input, StepPlan& plan);
 

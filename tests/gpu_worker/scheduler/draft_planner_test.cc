@@ -64,6 +64,19 @@ TEST_F(DraftPlannerTest, NoMoreAreTriedThanPay) {
   EXPECT_EQ(RowsOf(1), 3);
 }
 
+TEST_F(DraftPlannerTest, StepsHaveFewShapes) {
+  Learn(10e-3, 1e-5);
+  Add(1, 7, 0.9);
+  planner_.Plan(input_, plan_);
+  EXPECT_EQ(RowsOf(1), 1 + 4) << "8 would be the next number";
+  options_.max_batch = 8;
+  plan_ = {};
+  input_ = {};
+  Add(1, 8, 0.9);
+  planner_.Plan(input_, plan_);
+  EXPECT_EQ(RowsOf(1), 8) << "all there are";
+}
+
 TEST_F(DraftPlannerTest, WhatIsSeldomRightIsNotTried) {
   Learn(9e-3, 3e-3);
   Add(1, 8, 0.2);
@@ -88,7 +101,7 @@ TEST_F(DraftPlannerTest, TheBestDraftsOfABatchComeFirst) {
   planner_.Plan(input_, plan_);
   EXPECT_EQ(std::ssize(plan_.decode), 6);
   EXPECT_EQ(RowsOf(1), 1) << "0.5 < 0.9^3";
-  EXPECT_EQ(RowsOf(2), 4);
+  EXPECT_EQ(RowsOf(2), 4) << "all that are free";
   EXPECT_EQ(RowsOf(3), 1);
 }
 
