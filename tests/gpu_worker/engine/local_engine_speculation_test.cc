@@ -218,29 +218,36 @@ TEST_F(SpeculationTest, AnswersEndWhereTheyEndWithoutDrafts) {
   ExpectIdle();
 }
 
-// What a turn leaves ends where its answer does, although a step may have gone beyond.
+// What a turn leaves ends where its answer does, although a step may have gone beyond: a stop
+// string in a text that repeats itself is followed by drafts that were right.
 TEST_F(SpeculationTest, TheNextTurnFindsTheSameKv) {
-  for (const int64_t prompt_tokens : {500, 3000}) {
-    GenerationRequest first = Request(prompt_tokens, 400, PolicyKind::kWave, 7);
-    first.reuse = KvReuse::kGenerated;
-    const auto whole = Submit(first, false);
-    whole->Wait();
-    first.sampling.stop_token_ids = {whole->tokens()[220]};
+  GenerationRequest first = Request(500, 300, PolicyKind::kFull, 7);
+  first.reuse = KvReuse::kGenerated;
+  const auto whole = Submit(first, false);
+  whole->Wait();
+  const Tokens tokens = whole->tokens();
+  first.sampling.stop = {worker_.tokenizer().Decode(Tokens{tokens[250], tokens[251]}, true)};
+  ASSERT_FALSE(first.sampling.stop[0].empty());
+  for (int32_t least = 200; least < 208; ++least) {
+    first.sampling.min_tokens = least;
     std::vector<std::shared_ptr<CollectingSink>> next;
     for (const bool drafts : {false, true}) {
       GenerationRequest again = first;
-      again.cache_salt = absl::StrCat(prompt_tokens, drafts);
+      again.cache_salt = absl::StrCat(least, drafts);
       const auto sink = Submit(again, drafts);
       ASSERT_TRUE(sink->Wait().status.ok());
+      ASSERT_EQ(sink->Wait().reason, FinishReason::kStop);
       ASSERT_TRUE(worker_.WaitUntilIdle());
       const Tokens answer = sink->tokens();
       again.prompt.insert(again.prompt.end(), answer.begin(), answer.end());
-      for (int32_t token = 1; token < 40; ++token) again.prompt.push_back(token);
-      again.sampling.stop_token_ids.clear();
+      for (int32_t token = 1; token < 9; ++token) again.prompt.push_back(token);
+      again.sampling.stop.clear();
+      again.sampling.max_tokens = 20;
+      again.sampling.min_tokens = 0;
       next.push_back(Submit(again, drafts));
     }
     ExpectSame(*next[0], *next[1]);
-    EXPECT_GT(next[0]->Wait().cached_generated_tokens, 0);
+    EXPECT_GT(next[0]->Wait().cached_generated_tokens, 190);
     EXPECT_EQ(next[1]->Wait().cached_generated_tokens, next[0]->Wait().cached_generated_tokens);
   }
 }
