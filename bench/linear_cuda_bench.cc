@@ -7,18 +7,14 @@
 // usage: linear_cuda_bench [FORM]     a table; of matrices only those whose form has FORM in its
 // name, as int4
 #include <algorithm>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "bench/cuda/decode_attention_kernels.h"
+#include "bench/support/cuda_machine.h"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
-#include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/device/cuda/cuda_stream.h"
-#include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 #include "gpu_worker/ops/model/int4.h"
 
 namespace retroinfer {
@@ -26,73 +22,8 @@ namespace {
 
 constexpr size_t kBytesOfCopies = size_t{600} << 20;  // a dozen times the L2
 
+using bench::Machine;
 using bench::Must;
-void Must(cudaError_t code) {
-  if (code != cudaSuccess) bench::Fail(cudaGetErrorString(code));
-}
-
-class Machine {
- public:
-  Machine()
-      : device_(Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.5}))),
-        ops_(Must(CudaOps::Create(*device_))),
-        stream_owner_(Must(device_->CreateStream(StreamKind::kCompute))) {}
-
-  CudaOps& ops() { return *ops_; }
-  Stream& stream() { return *stream_owner_; }
-  cudaStream_t cuda_stream() { return static_cast<CudaStream&>(*stream_owner_).get(); }
-  bool multiplies_fp8() const { return device_->compute_capability() == 90; }
-  DeviceBuffer Allocate(size_t bytes) {
-    return Must(device_->Allocate(bytes, MemoryPurpose::kActivations));
-  }
-  DeviceBuffer Random(size_t bytes) {
-    DeviceBuffer buffer = Allocate(bytes);
-    bench::FillBf16(buffer.bytes().device_data(), bytes, 1, cuda_stream());
-    return buffer;
-  }
-  template <typename T>
-  DeviceBuffer Upload(const std::vector<T>& host) {
-    DeviceBuffer buffer = Allocate(host.size() * sizeof(T));
-    Must(cudaMemcpy(buffer.bytes().device_data(), host.data(), host.size() * sizeof(T),
-                    cudaMemcpyHostToDevice));
-    return buffer;
-  }
-
-  // Microseconds of one of the `count` launches that `enqueue` makes.
-  double Microseconds(size_t count, const std::function<void()>& enqueue) {
-    enqueue();  // Whatever is chosen at the first use is chosen here.
-    cudaGraph_t graph;
-    cudaGraphExec_t executable;
-    cudaEvent_t begin, end;
-    Must(cudaStreamBeginCapture(cuda_stream(), cudaStreamCaptureModeThreadLocal));
-    enqueue();
-    Must(cudaStreamEndCapture(cuda_stream(), &graph));
-    Must(cudaGraphInstantiate(&executable, graph, 0));
-    Must(cudaEventCreate(&begin));
-    Must(cudaEventCreate(&end));
-    std::vector<float> times;
-    for (int i = 0; i < (bench::IsSmoke() ? 3 : 11); ++i) {
-      Must(cudaEventRecord(begin, cuda_stream()));
-      Must(cudaGraphLaunch(executable, cuda_stream()));
-      Must(cudaEventRecord(end, cuda_stream()));
-      Must(cudaEventSynchronize(end));
-      float milliseconds = 0;
-      Must(cudaEventElapsedTime(&milliseconds, begin, end));
-      times.push_back(milliseconds);
-    }
-    std::sort(times.begin(), times.end());
-    Must(cudaEventDestroy(begin));
-    Must(cudaEventDestroy(end));
-    Must(cudaGraphExecDestroy(executable));
-    Must(cudaGraphDestroy(graph));
-    return 1000.0 * times[times.size() / 2] / static_cast<double>(count);
-  }
-
- private:
-  std::unique_ptr<CudaDevice> device_;
-  std::unique_ptr<CudaOps> ops_;
-  std::unique_ptr<Stream> stream_owner_;
-};
 
 struct Projection {
   const char* name;
@@ -259,13 +190,7 @@ int Main(const std::string& wanted) {
     return 0;
   }
   Machine machine;
-  const DeviceBuffer all = machine.Random(size_t{4} << 30);
-  const DeviceBuffer sink = machine.Allocate(256);
-  const double read_us = machine.Microseconds(1, [&] {
-    bench::ReadAll(all.bytes().device_data(), all.size_bytes(), sink.as<uint32_t>().device_data(),
-                   machine.cuda_stream());
-  });
-  std::printf("plain read %24.0f GB/s\n", static_cast<double>(all.size_bytes()) / read_us / 1e3);
+  std::printf("plain read %24.0f GB/s\n", machine.ReadGigabytesASecond());
   for (const Projection& projection : kProjections) {
     for (const Form form : {Form::kBf16, Form::kFp8ByFeature, Form::kFp8ByBlock, Form::kFp8Products,
                             Form::kInt4By128, Form::kInt4By32, Form::kInt4Act}) {

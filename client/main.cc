@@ -28,6 +28,7 @@ constexpr Subcommand kSubcommands[] = {
     {"tune", TuneCommand, "find the retrieval ratio that your text needs"},
     {"cache", CacheCommand, "keep the KV of texts on disk, and manage what is kept"},
     {"check", CheckCommand, "does a model fit here, and up to which context"},
+    {"models", ModelsCommand, "which families of models are served"},
     {"health", HealthCommand, "is a worker or a store ready, or at least alive; for probes"},
     {"ps", PsCommand, "show what the server is doing"},
 };

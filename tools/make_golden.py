@@ -80,6 +80,45 @@ def smollm3(**settings):
             "sliding_window": None, **COMMON, **settings}
 
 
+def gemma3(**settings):
+    return {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text",
+            "attention_bias": False, "attn_logit_softcapping": None,
+            "final_logit_softcapping": None, "hidden_activation": "gelu_pytorch_tanh",
+            **{key: value for key, value in COMMON.items() if key != "hidden_act"}, **settings}
+
+
+def granite(**settings):
+    return {"architectures": ["GraniteForCausalLM"], "model_type": "granite",
+            "attention_bias": False, "mlp_bias": False, **COMMON, **settings}
+
+
+def phi3(**settings):
+    return {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False,
+            "sliding_window": None, "pad_token_id": None, **COMMON, **settings}
+
+
+def ministral3(**settings):
+    return {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3",
+            "sliding_window": None, "pad_token_id": None, **COMMON, **settings}
+
+
+# Factors of LongRoPE for so many pairs of dimensions.
+def longrope(pairs):
+    return {"type": "longrope", "short_factor": [1 + 0.01 * i for i in range(pairs)],
+            "long_factor": [1 + 0.5 * i for i in range(pairs)]}
+
+
+def qwen3_moe(**settings):
+    return {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+            "attention_bias": False, "use_sliding_window": False, "sliding_window": None,
+            "decoder_sparse_step": 1, "mlp_only_layers": [], **COMMON, **settings}
+
+
+def mixtral(**settings):
+    return {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+            "sliding_window": None, **COMMON, **settings}
+
+
 # name -> (config.json, element type of a tensor, files)
 MODELS = {
     # The old form of config.json; groups of 8; two files with an index.
@@ -135,6 +174,108 @@ LATER_MODELS = {
                 no_rope_layers=[1, 0], vocab_size=101, eos_token_id=100,
                 pad_token_id=None, bos_token_id=None, torch_dtype="bfloat16"),
         lambda name: BF16, 1),
+    # As Gemma 3's heads, and a group of 10 as in Seed-OSS 36B.
+    "llama-d256-untied-bf16": (
+        llama(hidden_size=64, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1,
+              head_dim=256, num_hidden_layers=1, vocab_size=101, eos_token_id=100,
+              bos_token_id=None, rope_theta=10000.0, torch_dtype="bfloat16",
+              tie_word_embeddings=False), lambda name: BF16, 1),
+    "seedoss-d64-group10-bf16": (
+        seed_oss(hidden_size=40, intermediate_size=40, num_attention_heads=10,
+                 num_key_value_heads=1, head_dim=64, vocab_size=101, eos_token_id=100,
+                 bos_token_id=None, rope_theta=10000000.0, torch_dtype="bfloat16",
+                 tie_word_embeddings=False), lambda name: BF16, 1),
+    # Multipliers of another size than Granite's own, with which random layers would add nothing.
+    "granite-d64-tied-bf16": (
+        granite(hidden_size=128, intermediate_size=56, num_attention_heads=2,
+                num_key_value_heads=1, vocab_size=101, eos_token_id=100, bos_token_id=None,
+                pad_token_id=None, rope_theta=10000.0, embedding_multiplier=0.75,
+                residual_multiplier=0.6, logits_scaling=3.0, attention_multiplier=0.2,
+                torch_dtype="bfloat16", tie_word_embeddings=True), lambda name: BF16, 1),
+    # As Phi-4-mini: three quarters of a head are turned, by the factors of long contexts.
+    "phi3-d64-partial-long-bf16": (
+        phi3(hidden_size=256, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2,
+             partial_rotary_factor=0.75, original_max_position_embeddings=64,
+             rope_scaling=longrope(24), vocab_size=101, eos_token_id=100, bos_token_id=None,
+             num_hidden_layers=1, torch_dtype="bfloat16", tie_word_embeddings=True),
+        lambda name: BF16, 1),
+    # As Phi-3-mini: heads of 96; the context is the original one.
+    "phi3-d96-short-f16": (
+        phi3(hidden_size=192, intermediate_size=40, num_attention_heads=2, num_key_value_heads=2,
+             original_max_position_embeddings=256, rope_scaling=longrope(48), vocab_size=101,
+             eos_token_id=100, bos_token_id=None, num_hidden_layers=1, torch_dtype="float16",
+             tie_word_embeddings=False), lambda name: F16, 1),
+    "llama-d80-untied-bf16": (
+        llama(hidden_size=96, intermediate_size=40, num_attention_heads=3, num_key_value_heads=1,
+              head_dim=80, vocab_size=101, eos_token_id=100, bos_token_id=None,
+              rope_theta=10000.0, torch_dtype="bfloat16", tie_word_embeddings=False),
+        lambda name: BF16, 2),
+    # Queries grow from token 32 on.
+    "ministral3-d64-yarn-bf16": (
+        ministral3(hidden_size=96, intermediate_size=56, num_attention_heads=4,
+                   num_key_value_heads=1, head_dim=64, vocab_size=101, eos_token_id=100,
+                   bos_token_id=None, torch_dtype="bfloat16", tie_word_embeddings=False,
+                   rope_parameters={"type": "yarn", "rope_theta": 1000000.0, "factor": 8.0,
+                                    "original_max_position_embeddings": 32,
+                                    "max_position_embeddings": 256, "beta_fast": 32.0,
+                                    "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+                                    "llama_4_scaling_beta": 0.1}), lambda name: BF16, 1),
+}
+
+
+# Sinks, biases everywhere, experts in MXFP4; of the three layers the second sees all tokens.
+GPT_OSS = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True,
+           **COMMON, "num_hidden_layers": 3, "hidden_size": 64, "intermediate_size": 32,
+           "num_local_experts": 6, "num_experts_per_tok": 4, "num_attention_heads": 4,
+           "num_key_value_heads": 1, "head_dim": 64, "vocab_size": 101, "eos_token_id": 100,
+           "bos_token_id": None, "sliding_window": 24, "swiglu_limit": 7.0, "rope_theta": 150000,
+           "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+           "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                            "original_max_position_embeddings": 32, "truncate": False},
+           "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+
+# Windows that are shorter than the prompt. The roots of the hidden sizes are whole numbers, so that
+# embeddings are multiplied alike in every type.
+WINDOW_MODELS = {
+    # The older form, with what folders of one model have; the third layer sees all tokens.
+    "gemma3-d64-windows-bf16": (
+        gemma3(hidden_size=64, intermediate_size=88, num_attention_heads=4, num_key_value_heads=2,
+               head_dim=64, num_hidden_layers=3, sliding_window_pattern=3, sliding_window=24,
+               query_pre_attn_scalar=32, rope_theta=1000000, rope_local_base_freq=10000,
+               rope_scaling={"factor": 8.0, "rope_type": "linear"}, torch_dtype="bfloat16"),
+        lambda name: BF16, 1),
+    # The text part of a model that sees images, in the form of transformers 5, heads of 256.
+    "gemma3-d256-text-part-bf16": (
+        gemma3(hidden_size=36, intermediate_size=56, num_attention_heads=1, num_key_value_heads=1,
+               head_dim=256, vocab_size=101, eos_token_id=100, bos_token_id=None,
+               layer_types=["full_attention", "sliding_attention"], sliding_window=70,
+               rope_parameters={
+                   "full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+               dtype="bfloat16"), None, 1),
+}
+
+
+EXPERT_MODELS = {
+    # Experts of a size that fills no tile of 16; weights of the chosen ones sum to 1.
+    "qwen3moe-d64-untied-bf16": (
+        qwen3_moe(hidden_size=64, intermediate_size=88, moe_intermediate_size=40, num_experts=8,
+                  num_experts_per_tok=3, norm_topk_prob=True, num_attention_heads=4,
+                  num_key_value_heads=1, head_dim=64, vocab_size=101, eos_token_id=100,
+                  bos_token_id=None, rope_theta=1000000.0, torch_dtype="bfloat16",
+                  tie_word_embeddings=False), lambda name: BF16, 2),
+    # They do not; f32.
+    "qwen3moe-d128-tied-f32": (
+        qwen3_moe(hidden_size=48, intermediate_size=88, moe_intermediate_size=16, num_experts=5,
+                  num_experts_per_tok=2, norm_topk_prob=False, num_attention_heads=2,
+                  num_key_value_heads=2, head_dim=128, vocab_size=101, eos_token_id=100,
+                  bos_token_id=None, rope_theta=10000.0, torch_dtype="float32",
+                  tie_word_embeddings=True), lambda name: F32, 1),
+    "mixtral-d64-untied-bf16": (
+        mixtral(hidden_size=128, intermediate_size=24, num_local_experts=6, num_experts_per_tok=2,
+                num_attention_heads=2, num_key_value_heads=1, vocab_size=101, eos_token_id=100,
+                bos_token_id=None, rope_theta=1000000.0, torch_dtype="bfloat16",
+                tie_word_embeddings=False), lambda name: BF16, 1),
 }
 
 
@@ -160,6 +301,10 @@ class Quantization:
         self.part, self.config, self.scale, self.storage = part, config, scale, storage
         self.input_scale, self.left_out, self.more = input_scale, left_out, more
         self.hf_quant_config = hf_quant_config
+
+    def folder_config(self, settings):
+        return settings if self.config is None else {**settings,
+                                                     "quantization_config": self.config}
 
     def covers(self, name):
         return name.endswith("_proj.weight") and not any(part in name for part in self.left_out)
@@ -200,12 +345,66 @@ class Quantization:
         return stored, numbers
 
 
+class TextPart:
+    """A folder of a model that sees images, too: other names, and tensors that text does not need."""
+    hf_quant_config = None
+
+    def folder_config(self, settings):
+        text = {key: value for key, value in settings.items()
+                if key not in ("architectures", "dtype", "eos_token_id")}
+        return {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+                "dtype": settings["dtype"], "eos_token_id": settings["eos_token_id"],
+                "image_token_index": 99, "mm_tokens_per_image": 4, "text_config": text,
+                "vision_config": {"hidden_size": 8, "model_type": "siglip_vision_model"}}
+
+    def apply(self, state, generator):
+        stored = {"language_model." + name: tensor for name, tensor in state.items()}
+        for name in ("vision_tower.vision_model.post_layernorm.weight",
+                     "multi_modal_projector.mm_soft_emb_norm.weight"):
+            stored[name] = torch.rand(8, generator=generator).to(BF16)
+        return stored, {name: tensor.float() for name, tensor in state.items()}
+
+
+class Mxfp4Experts:
+    """Experts as gpt-oss stores them."""
+    hf_quant_config = None
+    NUMBERS = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+    def folder_config(self, settings):
+        return {**settings, "quantization_config": {
+            "quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn",
+                                                                "model.layers.*.mlp.router",
+                                                                "model.embed_tokens", "lm_head"]}}
+
+    def apply(self, state, generator):
+        stored, numbers = {}, {}
+        for name, tensor in state.items():
+            if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                stored[name], numbers[name] = tensor, tensor.float()
+                continue
+            groups = tensor.float().transpose(1, 2).contiguous()  # [experts, out, in]
+            experts, rows, cols = groups.shape
+            groups = groups.view(experts, rows, cols // 32, 32)
+            power = groups.abs().amax(-1, keepdim=True).clamp(min=1e-9).log2().floor() - 2
+            scaled = groups / 2 ** power
+            codes = (scaled.abs().unsqueeze(-1) - self.NUMBERS).abs().argmin(-1)
+            values = self.NUMBERS[codes] * scaled.sign() * 2 ** power
+            codes = (codes + 8 * (scaled < 0)).to(torch.uint8)
+            stored[name + "_blocks"] = (codes[..., ::2] + 16 * codes[..., 1::2]).contiguous()
+            stored[name + "_scales"] = (power.squeeze(-1) + 127).to(torch.uint8).contiguous()
+            numbers[name] = values.view(experts, rows, cols).transpose(1, 2).contiguous()
+        return stored, numbers
+
+
 FP8_SHAPE = {"hidden_size": 144, "intermediate_size": 200, "head_dim": 64, "vocab_size": 101,
              "eos_token_id": 100, "bos_token_id": None, "rope_theta": 10000.0,
              "torch_dtype": "bfloat16", "tie_word_embeddings": False}
 LLAMA_FP8 = llama(num_attention_heads=3, num_key_value_heads=1, **FP8_SHAPE)
 QWEN2_FP8 = qwen2(num_attention_heads=2, num_key_value_heads=2, **FP8_SHAPE)
 QWEN3_FP8 = qwen3(num_attention_heads=4, num_key_value_heads=1, **FP8_SHAPE)
+QWEN3MOE_FP8 = qwen3_moe(num_attention_heads=2, num_key_value_heads=1, num_experts=6,
+                         num_experts_per_tok=2, norm_topk_prob=True, moe_intermediate_size=72,
+                         **FP8_SHAPE)
 QUANTIZED = {
     "llama-fp8-ct-channel": (LLAMA_FP8, Quantization(
         "feature", compressed_tensors("channel", True), storage=BF16)),
@@ -223,6 +422,11 @@ QUANTIZED = {
                   "weight_block_size": [128, 128], "modules_to_not_convert":
                       ["lm_head", "model.layers.1.mlp.down_proj"]},
         scale="weight_scale_inv", left_out=["layers.1.mlp.down_proj"])),
+    "qwen3moe-fp8-block": (QWEN3MOE_FP8, Quantization(
+        "block", {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                  "weight_block_size": [128, 128], "modules_to_not_convert":
+                      ["lm_head", "model.layers.0.mlp.gate", "model.layers.1.mlp.gate"]},
+        scale="weight_scale_inv")),
     "llama-fp8-modelopt": (LLAMA_FP8, Quantization(
         "matrix", None, input_scale=True, left_out=["layers.0.self_attn"],
         more=["model.layers.1.self_attn.k_proj.k_scale", "model.layers.1.self_attn.v_proj.v_scale"],
@@ -232,24 +436,71 @@ QUANTIZED = {
 }
 
 
+def steer_routers(config, values, generator):
+    """Gives each token an order of experts of its own, with clear distances, so that rounding does
+    not choose others. It stands in the first channels, which nothing else writes to."""
+    count = getattr(config, "num_local_experts", None) or config.num_experts
+    embedding = next(value for name, value in values.items() if "embed_tokens" in name)
+    for token in range(embedding.shape[0]):
+        order = torch.randperm(count, generator=generator)
+        embedding[token, :count] = (order - count / 2) * embedding.std() * 0.5
+    for name, value in values.items():
+        if name.endswith("mlp.router.bias"):
+            value *= 0.1
+        elif name.endswith(("mlp.gate.weight", "mlp.router.weight")):
+            value *= 0.1
+            value[:, :count] = 1.5 * torch.eye(count)
+        elif "post_attention_layernorm" in name:
+            value[:count] = 1
+        elif "o_proj" in name:
+            value[:count] = 0
+        elif "down_proj" in name and config.model_type == "gpt_oss":
+            value[..., :count] = 0  # matrices lie the other way round
+        elif "down_proj" in name:
+            value[:, :count] = 0
+
+
+def stored_tensors(config, name, value):
+    """A parameter as folders hold it: experts by themselves, gates and ups apart."""
+    if config.model_type == "mixtral":
+        name = name.replace("mlp.", "block_sparse_moe.")
+    if ".experts." not in name or config.model_type == "gpt_oss":
+        yield name, value
+        return
+    gate, up, down = (("w1", "w3", "w2") if config.model_type == "mixtral" else
+                      ("gate_proj", "up_proj", "down_proj"))
+    module = name[:name.index(".experts.") + len(".experts.")]
+    for expert, matrix in enumerate(value):
+        if "down_proj" in name:
+            yield f"{module}{expert}.{down}.weight", matrix
+        else:
+            for part, half in zip((gate, up), matrix.chunk(2)):
+                yield f"{module}{expert}.{part}.weight", half
+
+
 def random_weights(config, storage, generator):
     """State of a model: projections that keep the scale of their input, lively norms and biases."""
     model = AutoModelForCausalLM.from_config(config)
-    state = {}
+    values = {}
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
-            value = 1 + 0.3 * noise
+            value = (0 if config.model_type == "gemma3_text" else 1) + 0.3 * noise
         elif parameter.dim() == 1:
             value = 0.5 * noise
         elif "embed_tokens" in name:
             value = noise * (0.4 if config.tie_word_embeddings else 1.0)
         else:
-            value = noise * parameter.shape[1] ** -0.5
+            inputs = 1 if config.model_type == "gpt_oss" and parameter.dim() == 3 else -1
+            value = noise * parameter.shape[inputs] ** -0.5
         if "o_proj" in name or "down_proj" in name:
-            value = value * 0.4
-        state[name] = value.to(storage(name)).contiguous()
-    return state
+            # A sum of experts is smaller than one.
+            value = value * (0.6 if ".experts." in name else 0.4)
+        values[name] = value
+    if any(".experts." in name for name in values):
+        steer_routers(config, values, generator)
+    return {stored: tensor.to(storage(stored)).contiguous() for name, value in values.items()
+            for stored, tensor in stored_tensors(config, name, value)}
 
 
 def save_weights(folder, state, num_files):
@@ -288,9 +539,7 @@ def make_quantized(folder, settings, quantization, generator, numbers_folder):
     write_json(numbers_folder / "config.json", {**settings, "torch_dtype": "float32"})
     save_weights(numbers_folder, numbers, 1)
     save_weights(folder, stored, 1)
-    if quantization.config is not None:
-        write_json(folder / "config.json",
-                   {**settings, "quantization_config": quantization.config})
+    write_json(folder / "config.json", quantization.folder_config(settings))
     if quantization.hf_quant_config is not None:
         write_json(folder / "hf_quant_config.json", quantization.hf_quant_config)
 
@@ -343,7 +592,11 @@ def main():
     quantized = [(name, (settings, None, 1, seed + 101, quantization))
                  for seed, (name, (settings, quantization)) in enumerate(sorted(QUANTIZED.items()))]
     later = [(name, (*model, seed + 201)) for seed, (name, model) in enumerate(LATER_MODELS.items())]
-    for name, model in plain + quantized + later:
+    experts = [(name, (*model, seed + 204)) for seed, (name, model) in enumerate(EXPERT_MODELS.items())]
+    gpt_oss = [("gptoss-d64-mxfp4", (GPT_OSS, None, 1, 401, Mxfp4Experts()))]
+    windows = [(name, (*model, seed + 301, None if model[1] else TextPart()))
+               for seed, (name, model) in enumerate(WINDOW_MODELS.items())]
+    for name, model in plain + quantized + later + experts + windows + gpt_oss:
         if arguments.only not in name:
             continue
         folder = arguments.out / name

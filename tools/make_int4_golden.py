@@ -20,7 +20,8 @@ import numpy as np
 DECODE_STEPS = 64
 PROMPT_TOKENS = 101
 PREFILL_POSITIONS = [0, 1, 5, 67, 68, 99, 100]
-CHECKED = ["qwen2-d64-group7-mixed", "qwen3-d128-tied-bf16", "qwen3-d64-untied-f32"]
+CHECKED = ["qwen2-d64-group7-mixed", "qwen3-d128-tied-bf16", "qwen3-d64-untied-f32",
+           "qwen3moe-d128-tied-f32"]
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # output features of a word
 
 
@@ -70,7 +71,7 @@ def write_json(path, value):
     path.write_text(json.dumps(value, indent=1) + "\n")
 
 
-# The model, as transformers computes Llama, Qwen2 and Qwen3.
+# The model, as transformers computes Llama, Qwen2, Qwen3 and Qwen3-MoE.
 def rms_norm(x, weight, epsilon):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight
 
@@ -109,6 +110,27 @@ def attention(config, weights, prefix, x):
     return np.concatenate(out, -1) @ weights[prefix + "o_proj.weight"].T
 
 
+def feed_forward(weights, prefix, x):
+    gate, up, down = (weights[f"{prefix}{name}_proj.weight"] for name in ("gate", "up", "down"))
+    gated = x @ gate.T
+    return (gated / (1 + np.exp(-gated)) * (x @ up.T)) @ down.T
+
+
+def experts(config, weights, prefix, x):
+    scores = x @ weights[prefix + "gate.weight"].T
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    scores /= scores.sum(-1, keepdims=True)
+    chosen = np.argsort(-scores, -1, kind="stable")[:, :config["num_experts_per_tok"]]
+    out = np.zeros_like(x)
+    for row, of_row in enumerate(chosen):
+        share = scores[row, of_row]
+        if config["norm_topk_prob"]:
+            share = share / share.sum()
+        for expert, weight in zip(of_row, share):
+            out[row] += weight * feed_forward(weights, f"{prefix}experts.{expert}.", x[row])
+    return out
+
+
 def logits_of(config, weights, tokens):
     x = weights["model.embed_tokens.weight"][tokens]
     for layer in range(config["num_hidden_layers"]):
@@ -116,9 +138,10 @@ def logits_of(config, weights, tokens):
         norm = lambda name, y: rms_norm(y, weights[f"{prefix}{name}.weight"], config["rms_norm_eps"])
         x = x + attention(config, weights, prefix + "self_attn.", norm("input_layernorm", x))
         y = norm("post_attention_layernorm", x)
-        gate, up, down = (weights[f"{prefix}mlp.{name}_proj.weight"] for name in ("gate", "up", "down"))
-        gated = y @ gate.T
-        x = x + (gated / (1 + np.exp(-gated)) * (y @ up.T)) @ down.T
+        if "num_experts" in config:
+            x = x + experts(config, weights, prefix + "mlp.", y)
+        else:
+            x = x + feed_forward(weights, prefix + "mlp.", y)
     x = rms_norm(x, weights["model.norm.weight"], config["rms_norm_eps"])
     head = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
     return x @ weights[head].T
@@ -235,6 +258,11 @@ QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_slid
          "num_attention_heads": 2, "num_key_value_heads": 1, **COMMON}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False,
          "use_sliding_window": False, "num_attention_heads": 2, "num_key_value_heads": 2, **COMMON}
+QWEN3MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+            "attention_bias": False, "use_sliding_window": False, "decoder_sparse_step": 1,
+            "mlp_only_layers": [], "num_experts": 6, "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64, "norm_topk_prob": True, "num_attention_heads": 2,
+            "num_key_value_heads": 1, **COMMON}
 MODELS = {
     "llama-int4-awq": (LLAMA, 256, Form("awq", 128, False, awq(128), "f16")),
     "qwen2-int4-awq": (QWEN2, 192, Form("awq", 64, False, awq(64), "f16",
@@ -251,6 +279,9 @@ MODELS = {
         "compressed", 64, False, compressed("group", 64, False, "group"), "bf16", act_order=True)),
     "llama-int4-ct-channel": (LLAMA, 136, Form(
         "compressed", 0, True, compressed("channel", None, True), "bf16")),
+    "qwen3moe-int4-awq": (QWEN3MOE, 192, Form("awq", 64, False, awq(64), "f16")),
+    "qwen3moe-int4-gptq": (QWEN3MOE, 192, Form(
+        "gptq", 32, True, gptq(32, True, False), "f16", zeros_lack=1)),
 }
 
 
@@ -262,16 +293,22 @@ def shapes_of(config):
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
         shapes.update({prefix + "input_layernorm.weight": (hidden,),
-                       prefix + "post_attention_layernorm.weight": (hidden,),
-                       prefix + "mlp.gate_proj.weight": (inner, hidden),
-                       prefix + "mlp.up_proj.weight": (inner, hidden),
-                       prefix + "mlp.down_proj.weight": (hidden, inner),
-                       prefix + "self_attn.o_proj.weight": (hidden, width)})
+                       prefix + "post_attention_layernorm.weight": (hidden,)})
+        networks = [(prefix + "mlp.", inner)]
+        if "num_experts" in config:
+            shapes[prefix + "mlp.gate.weight"] = (config["num_experts"], hidden)
+            networks = [(f"{prefix}mlp.experts.{expert}.", config["moe_intermediate_size"])
+                        for expert in range(config["num_experts"])]
+        for network, size in networks:
+            shapes.update({network + "gate_proj.weight": (size, hidden),
+                           network + "up_proj.weight": (size, hidden),
+                           network + "down_proj.weight": (hidden, size)})
+        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, width)
         for name, size in (("q", width), ("k", kv), ("v", kv)):
             shapes[f"{prefix}self_attn.{name}_proj.weight"] = (size, hidden)
             if config["model_type"] == "qwen2":
                 shapes[f"{prefix}self_attn.{name}_proj.bias"] = (size,)
-        if config["model_type"] == "qwen3":
+        if config["model_type"] in ("qwen3", "qwen3_moe"):
             shapes[prefix + "self_attn.q_norm.weight"] = shapes[prefix + "self_attn.k_norm.weight"] = (64,)
     return shapes
 
@@ -286,6 +323,21 @@ def random_value(name, shape, generator):
     return value * 0.4 if "o_proj" in name or "down_proj" in name else value
 
 
+def steer_routers(config, values, generator):
+    """As in make_golden.py; what would be zeros is small, since zeros have no scale."""
+    count = config["num_experts"]
+    for token in values["model.embed_tokens.weight"]:
+        token[:count] = (generator.permutation(count) - count / 2) * 0.5
+    for name, value in values.items():
+        if name.endswith("mlp.gate.weight"):
+            value *= 0.1
+            value[:, :count] = 1.5 * np.eye(count)
+        elif "post_attention_layernorm" in name:
+            value[:count] = 1
+        elif "o_proj" in name or "down_proj" in name:
+            value[:count] *= 0.001
+
+
 def make_model(folder, config, form, seed):
     folder.mkdir(parents=True)
     write_json(folder / "config.json", {
@@ -294,8 +346,10 @@ def make_model(folder, config, form, seed):
     write_json(folder / "generation_config.json", {"eos_token_id": config["eos_token_id"]})
     generator = np.random.default_rng(seed)
     tensors, numbers = {}, {}
-    for name, shape in shapes_of(config).items():
-        value = random_value(name, shape, generator)
+    values = {name: random_value(name, shape, generator) for name, shape in shapes_of(config).items()}
+    if "num_experts" in config:
+        steer_routers(config, values, generator)
+    for name, value in values.items():
         if form.covers(name):
             stored, numbers[name] = form.apply(name, value)
             tensors.update(stored)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizer: two small tokenizers and what Hugging Face tokenizers makes of 5,000
+"""Writes tests/golden/tokenizer: three small tokenizers and what Hugging Face tokenizers makes of 5,000
 strings with each.
 
-    llama/, qwen/     model folders with tokenizer.json and tokenizer_config.json
-    encodings.jsonl   one array a line: [flags, text, ids with llama, ids with qwen]
+    llama/, qwen/, mistral/
+                      model folders with tokenizer.json and tokenizer_config.json
+    encodings.jsonl   one array a line: [flags, text, ids with llama, with qwen, with mistral]
     chats.json        chat templates, and conversations with what each template makes of them
 
 Flags: "p" if special tokens in the text count. Ids are written in base 64, two digits each, most
@@ -31,6 +32,12 @@ LLAMA_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1
 QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
                 r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
+# Of Mistral's tokenizers since Nemo (tekken): words end where a capital letter begins another.
+MISTRAL_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
 
 def training_texts(rng: random.Random):
     lines = corpus.SENTENCES + [line.encode().decode("unicode_escape") for line in corpus.CODE]
@@ -39,7 +46,7 @@ def training_texts(rng: random.Random):
         yield " ".join(str(rng.randrange(10 ** rng.randint(1, 6))) for _ in range(8))
 
 
-def train(pattern: str, normalizer, vocab_size: int, rng: random.Random) -> Tokenizer:
+def train(pattern: str, normalizer, vocab_size: int, rng: random.Random, specials=()) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     if normalizer is not None:
         tokenizer.normalizer = normalizer
@@ -48,6 +55,7 @@ def train(pattern: str, normalizer, vocab_size: int, rng: random.Random) -> Toke
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False,
+                                  special_tokens=list(specials),
                                   initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
     tokenizer.train_from_iterator(training_texts(rng), trainer)
     return tokenizer
@@ -82,6 +90,20 @@ def make_qwen(rng: random.Random) -> dict:
                           AddedToken("Cafe\u0301Bar", normalized=True)])
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     return json.loads(tokenizer.to_str())
+
+
+def make_mistral(rng: random.Random) -> dict:
+    """As what is made of tekken.json: special tokens have the first ids, and pieces are looked up whole."""
+    names = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
+             "[/TOOL_RESULTS]", "[TOOL_CALLS]", "<pad>", "[PREFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"]
+    tokenizer = train(MISTRAL_PATTERN, None, 1400, rng,
+                      [AddedToken(name, special=True, normalized=False) for name in names])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)])
+    spec = json.loads(tokenizer.to_str())
+    spec["model"]["ignore_merges"] = True
+    spec["model"]["merges"] = [merge for i, merge in enumerate(spec["model"]["merges"]) if i % 11 != 10]
+    return spec
 
 
 class Strings:
@@ -171,7 +193,8 @@ def main() -> None:
     rng = random.Random(SEED)
     tokenizers = []
     configs = [("llama", make_llama(rng), "<|begin_of_text|>", "<|eot_id|>"),
-               ("qwen", make_qwen(rng), None, "<|im_end|>")]
+               ("qwen", make_qwen(rng), None, "<|im_end|>"),
+               ("mistral", make_mistral(random.Random(SEED)), "<s>", "</s>")]
     for name, spec, bos, eos in configs:
         folder = output / name
         folder.mkdir(parents=True, exist_ok=True)

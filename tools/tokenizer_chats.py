@@ -77,10 +77,85 @@ QWEN3 = r"""
 THINKING = QWEN3.replace(r"{{- '<|im_start|>assistant\n' }}", r"{{- '<|im_start|>assistant\n<think>\n' }}").replace(
     "enable_thinking", "unused")
 
+MISTRAL = r"""{{- bos_token }}
+{%- for m in messages %}
+    {%- if m['role'] == 'user' %}{{- '[INST]' + m['content'] + '[/INST]' }}
+    {%- elif m['role'] == 'system' %}{{- '[SYSTEM_PROMPT]' + m['content'] + '[/SYSTEM_PROMPT]' }}
+    {%- else %}{{- m['content'] + eos_token }}
+    {%- endif %}
+{%- endfor %}"""
+
+GRANITE = r"""{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "You are a test of a template." %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{{- '<|start_of_role|>system<|end_of_role|>' + system_message + '<|end_of_text|>
+' }}
+{%- for message in loop_messages %}
+    {{- '<|start_of_role|>' + message['role'] + '<|end_of_role|>' + message['content'] + '<|end_of_text|>
+' }}
+    {%- if loop.last and add_generation_prompt %}
+        {{- '<|start_of_role|>assistant<|end_of_role|>' }}
+    {%- endif %}
+{%- endfor %}"""
+
+PHI3 = (
+    "{% for message in messages %}{% if message['role'] == 'system' and message['content'] %}"
+    "{{'<|system|>\n' + message['content'] + '<|end|>\n'}}{% elif message['role'] == 'user' %}"
+    "{{'<|user|>\n' + message['content'] + '<|end|>\n'}}{% elif message['role'] == 'assistant' %}"
+    "{{'<|assistant|>\n' + message['content'] + '<|end|>\n'}}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}")
+
+PHI4 = (
+    "{% for message in messages %}{% if (message['role'] in ['system', 'user', 'assistant']) %}"
+    "{{'<|im_start|>' + message['role'] + '<|im_sep|>' + message['content'] + '<|im_end|>'}}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}")
+
+SEED_OSS = r"""{%- set budget = thinking_budget if thinking_budget is defined else -1 %}
+{%- for message in messages %}
+    {{- bos_token + message.role + '
+' }}
+    {%- if message.role == 'assistant' and '</think>' in message.content %}
+        {{- message.content.split('</think>') | last | trim }}
+    {%- else %}{{- message.content | trim }}
+    {%- endif %}
+    {{- eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- bos_token + 'assistant
+' + ('<think>' if budget == 0 else '') }}{%- endif %}"""
+
+SMOLLM3 = r"""{%- set mode = '/think' if enable_thinking | default(true) else '/no_think' %}
+{%- set first = messages[0].content if messages and messages[0].role == 'system' else '' %}
+{{- '<|im_start|>system
+## Metadata
+
+Reasoning Mode: ' + mode + '
+
+' + first | replace('/', '') + '<|im_end|>
+' }}
+{%- for message in messages if message.role != 'system' %}
+    {{- '<|im_start|>' ~ message.role ~ '
+' ~ (message.content if message.content is string else '') ~ '<|im_end|>
+' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant
+' + ('' if mode == '/think' else '<think>
+
+</think>
+') }}
+{%- endif %}"""
+
 # name -> (tokenizer, template)
 TEMPLATES = {
     "llama3": ("llama", LLAMA3), "llama31": ("llama", LLAMA31), "chatml": ("qwen", CHATML),
-    "qwen2": ("qwen", QWEN2), "qwen3": ("qwen", QWEN3), "thinking": ("qwen", THINKING),
+    "qwen2": ("qwen", QWEN2), "qwen3": ("qwen", QWEN3), "thinking": ("qwen", THINKING), "mistral": ("mistral", MISTRAL), "granite": ("mistral", GRANITE),
+    "phi3": ("mistral", PHI3), "phi4": ("mistral", PHI4), "seed_oss": ("mistral", SEED_OSS),
+    "smollm3": ("mistral", SMOLLM3),
 }
 
 # Each message is the first letter of its role, a colon and the content.

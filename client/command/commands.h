@@ -21,6 +21,9 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams);
 // Says whether a model fits into this machine, and up to which context.
 int CheckCommand(int argc, const char* const* argv, const Streams& streams);
 
+// Lists the families of models that are served.
+int ModelsCommand(int argc, const char* const* argv, const Streams& streams);
+
 // Saves, lists, pins, checks, moves and removes durable contexts.
 int CacheCommand(int argc, const char* const* argv, const Streams& streams);
 

@@ -227,7 +227,9 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   const ModelConfig& model = input.worker.model;
   std::string text = absl::StrCat(
       "Model    ", std::string(ModelFamilyName(model.family)), ", ", model.num_layers, " layers, ",
-      model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
+      model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ",
+      model.own_head_dim(),
+      model.stored_head_dim == 0 ? "" : absl::StrCat(" (kept as ", model.head_dim, ")"),
       ", made for ", WithThousands(model.context_length), " tokens",
       input.rope_scaling.empty() ? "" : absl::StrCat(" with --rope-scaling ", input.rope_scaling),
       "\n", DescribeLonger(input));

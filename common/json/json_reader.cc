@@ -250,6 +250,23 @@ absl::StatusOr<std::vector<int64_t>> JsonReader::IntList(std::string_view key, i
   return numbers;
 }
 
+absl::StatusOr<std::vector<double>> JsonReader::NumberList(std::string_view key, double min,
+                                                           double max, size_t max_size) const {
+  const std::optional<JsonValue> value = Find(key);
+  const std::string wanted =
+      absl::StrCat("an array of at most ", max_size, " numbers, each from ", min, " to ", max);
+  if (!value.has_value() || !value->IsArray() || value->Size() > max_size) {
+    return WrongType(key, wanted);
+  }
+  std::vector<double> numbers;
+  for (const JsonValue element : value->Elements()) {
+    const std::optional<double> number = NumberIn(element, min, max);
+    if (!number.has_value()) return WrongType(key, wanted);
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
 absl::StatusOr<bool> JsonReader::BoolOr(std::string_view key, bool absent) const {
   return Has(key) ? Bool(key) : absent;
 }

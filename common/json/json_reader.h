@@ -71,6 +71,9 @@ class JsonReader {
   absl::StatusOr<std::vector<std::string>> StringList(std::string_view key, size_t max_size) const;
   absl::StatusOr<std::vector<int64_t>> IntList(std::string_view key, int64_t min, int64_t max,
                                                size_t max_size) const;
+  // An array of at most `max_size` numbers in [min, max].
+  absl::StatusOr<std::vector<double>> NumberList(std::string_view key, double min, double max,
+                                                 size_t max_size) const;
   // The same with a value for a key that is not there.
   absl::StatusOr<bool> BoolOr(std::string_view key, bool absent) const;
   absl::StatusOr<int64_t> IntOr(std::string_view key, int64_t absent, int64_t min,

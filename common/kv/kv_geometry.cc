@@ -20,9 +20,9 @@ absl::Status KvGeometry::Validate() const {
         absl::StrCat("KV geometry: head_dim is ", head_dim, "; format ", std::string(format.name),
                      " turns keys by a Hadamard transform, which needs a power of two"));
   }
-  if (head_dim != 64 && head_dim != 128) {
+  if (!IsHeadDim(head_dim)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("KV geometry: head_dim is ", head_dim, ", needs 64 or 128"));
+        absl::StrCat("KV geometry: head_dim is ", head_dim, ", needs 64, 128 or 256"));
   }
   if (num_window_layers > 1024 || (num_window_layers == 0) != (window_tokens == 0) ||
       window_tokens > kMaxLayerWindow) {

@@ -28,6 +28,14 @@ inline constexpr uint32_t kClustersPerMetaBlock = 64;    // kDecodeSegmentTokens
 inline constexpr uint32_t kSinkTokens = 4;
 inline constexpr uint32_t kDenseBlockTokens = 64;  // a whole number of pages in every format
 
+// Numbers that a key or a value may have; in every format a page has a whole number of such
+// vectors.
+inline constexpr uint32_t kHeadDims[] = {64, 128, 256};
+inline constexpr uint32_t kMaxHeadDim = 256;
+constexpr bool IsHeadDim(int64_t head_dim) {
+  return head_dim == 64 || head_dim == 128 || head_dim == 256;
+}
+
 static_assert(kPrefillSegmentTokens % kDecodeSegmentTokens == 0);
 static_assert(kDecodeSegmentTokens / kTokensPerCluster == kClustersPerMetaBlock);
 
@@ -50,9 +58,9 @@ struct KvGeometry {
   uint32_t window_tokens = 0;
 
   // Returns INVALID_ARGUMENT unless 1 <= num_layers <= 1024, 1 <= num_kv_heads <= 1024, head_dim is
-  // 64 or 128, dense blocks are whole pages of the format, and window layers are 0 with a window of
-  // 0, or up to 1024 with one of 1 to kMaxLayerWindow. Codes of tokens need a power of two as
-  // head_dim, which the message says first.
+  // one of kHeadDims, dense blocks are whole pages of the format, and window layers are 0 with a
+  // window of 0, or up to 1024 with one of 1 to kMaxLayerWindow. Codes of tokens need a power of
+  // two as head_dim, which the message says first.
   absl::Status Validate() const;
 
   // Layers of the model.

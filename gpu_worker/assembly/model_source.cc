@@ -11,8 +11,10 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/model_shapes.h"
+#include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/stacked_experts.h"
 #include "gpu_worker/model/stored_model.h"
 #include "spdlog/spdlog.h"
 #include "text/tokenizer/byte_tokenizer.h"
@@ -68,6 +70,7 @@ absl::Status ModelSource::OpenModel(const ServedEngineOptions& options) {
   name_ = model->name();
   ASSIGN_OR_RETURN(config_, model->ReadConfig());
   RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config_));
+  ServeContexts(options.max_model_len, config_);
   ASSIGN_OR_RETURN(generation_, model->ReadGeneration(config_));
   ASSIGN_OR_RETURN(tokenizer_, model->ReadTokenizer());
   ASSIGN_OR_RETURN(checkpoint_, model->OpenWeights(config_));
@@ -93,6 +96,7 @@ absl::Status ModelSource::OpenDummy(const ServedEngineOptions& options) {
   int64_t longest = options.max_model_len;
   if (longest == 0 && options.synthetic_context != 0) longest = kSyntheticRequestTokens;
   config_.context_length = std::max(config_.context_length, options.synthetic_context + longest);
+  ServeContexts(options.max_model_len, config_);
 
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = absl::NotFoundError("no model");
   if (model != nullptr) tokenizer = model->ReadTokenizer();
@@ -125,6 +129,26 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
   return loaded;
 }
 
+namespace {
+
+// Says what of a folder is not served as it is, if anything.
+void NoteOtherParts(const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (const std::string_view note = NoteOfUnstacking(config); !note.empty()) {
+    spdlog::info("{}", note);
+  }
+  const ModelTable table(config);
+  const auto is_other = [&table](const auto& entry) { return table.IsOtherPart(entry.first); };
+  const auto count =
+      std::count_if(checkpoint.tensors().begin(), checkpoint.tensors().end(), is_other);
+  if (count == 0) return;
+  spdlog::info(
+      "{} tensors are of the part of the model that sees images, and have no effect: text "
+      "is served",
+      count);
+}
+
+}  // namespace
+
 absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
     Device& device, ModelOps& ops, WeightSource weight_source, const KvFormat& kv_format,
     const LoadProgress& progress) const {
@@ -133,6 +157,7 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
   const bool hash_apart = weight_source == WeightSource::kMapping;
   const absl::Time begin = absl::Now();
   RETURN_IF_ERROR(CheckTensors(config_, *checkpoint_));
+  NoteOtherParts(config_, *checkpoint_);
   const ChannelBalance balance = ChannelBalance::Of(config_, *checkpoint_, ReadingThreads());
   if (!balance.is_identity()) {
     spdlog::info("{} of {} pairs of channels of queries and keys are balanced by powers of two",

@@ -51,6 +51,7 @@ class LayerReader {
   // Whether what would change can be multiplied by powers of two.
   bool MayChange() const {
     const bool by_norm = Find(TensorRole::kKeyNorm) != nullptr;
+    if (by_norm && config_.norm_offset != 0) return false;  // a product and a sum
     const auto roles = by_norm ? std::vector{TensorRole::kQueryNorm, TensorRole::kKeyNorm}
                                : std::vector{TensorRole::kQuery, TensorRole::kKey,
                                              TensorRole::kQueryBias, TensorRole::kKeyBias};
@@ -95,9 +96,11 @@ class LayerReader {
                                         static_cast<size_t>(spec.shape[0]) * element, memory));
   }
   TurnedBias Turned(const std::vector<float>& bias) const {
-    // A norm behind the bias makes other vectors of it.
-    if (LayerOf(config_, static_cast<uint32_t>(layer_)).rope &&
-        Find(TensorRole::kKeyNorm) == nullptr) {
+    // A norm behind the bias makes other vectors of it, and so does a rotation of a part of a head;
+    // RoPE of windows is another one. A logit without a value would have to lose what keys do.
+    const LayerSpec spec = LayerOf(config_, static_cast<uint32_t>(layer_));
+    if (spec.rope && !spec.window_rope && !spec.sinks &&
+        config_.rotated_dims() == config_.head_dim && Find(TensorRole::kKeyNorm) == nullptr) {
       return TurnBias(config_.rope, config_.head_dim, config_.context_length, bias);
     }
     TurnedBias unturned{.means = std::vector<float>(bias.size())};
@@ -215,7 +218,8 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
       const auto group = static_cast<size_t>(balance.group_size_);
       for (size_t head = 0; head < static_cast<size_t>(heads); ++head) {
         std::vector<int8_t> found(half);
-        if (reader.MayChange()) {
+        // Pairs are numbers that RoPE turns together.
+        if (reader.MayChange() && config.rotated_dims() == config.head_dim) {
           found = ExponentsOf(PairMeans(squares.keys, head * each, each, half),
                               PairMeans(squares.queries, head * each * group, each * group, half));
         }

@@ -39,8 +39,9 @@ class ChannelBalance {
   ChannelBalance() = default;
 
   // Reads q_proj, k_proj, its bias and the norms of every layer, on `num_threads` threads. Layers
-  // whose matrices are F16, which has too few exponents, or codes that share scales over rows, stay
-  // as they are; so does a pair whose weights are not finite.
+  // whose matrices are F16, which has too few exponents, or codes that share scales over rows, or
+  // whose norms of keys are stored less 1, stay as they are; so does a pair whose weights are not
+  // finite.
   //
   // REQUIRES: CheckTensors(config, checkpoint) has passed.
   static ChannelBalance Of(const ModelConfig& config, const Checkpoint& checkpoint,

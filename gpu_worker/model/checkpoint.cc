@@ -150,6 +150,26 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   return OpenIndexed(folder);
 }
 
+void Checkpoint::Replace(const std::string& name, HostTensor tensor) {
+  HostTensor& old = tensors_.at(name);
+  total_bytes_ += tensor.num_bytes() - old.num_bytes();
+  is_coded_ |= tensor.coding != nullptr;
+  old = std::move(tensor);
+}
+
+void Checkpoint::Exchange(const std::vector<std::string>& taken,
+                          std::vector<std::pair<std::string, HostTensor>> made) {
+  for (const std::string& name : taken) {
+    total_bytes_ -= tensors_.at(name).num_bytes();
+    tensors_.erase(name);
+  }
+  for (auto& [name, tensor] : made) {
+    total_bytes_ += tensor.num_bytes();
+    is_coded_ |= tensor.coding != nullptr;
+    RI_CHECK(tensors_.emplace(name, std::move(tensor)).second);
+  }
+}
+
 absl::StatusOr<HostTensor> Checkpoint::Find(const std::string& name,
                                             const std::vector<int64_t>& shape) const {
   const auto it = tensors_.find(name);

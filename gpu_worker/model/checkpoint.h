@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,6 +43,17 @@ class Checkpoint {
   size_t total_bytes() const { return total_bytes_; }
   // Whether tensors are decoded when they are read: threads do that side by side.
   bool is_coded() const { return is_coded_; }
+
+  // Takes `tensor` for the one of that name.
+  //
+  // REQUIRES: there is one, and `tensor` points into its file.
+  void Replace(const std::string& name, HostTensor tensor);
+
+  // Takes the tensors `made` for those of the names `taken`.
+  //
+  // REQUIRES: there are these, and none of the others; `made` point into the files.
+  void Exchange(const std::vector<std::string>& taken,
+                std::vector<std::pair<std::string, HostTensor>> made);
 
   // The tensor `name`, which must have this shape.
   //

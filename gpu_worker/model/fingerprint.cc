@@ -49,6 +49,44 @@ void AddLayers(const ModelConfig& config, FingerprintBuilder& builder) {
   }
 }
 
+void AddRope(const RopeConfig& rope, FingerprintBuilder& builder) {
+  builder.AddInt("rope.type", static_cast<int64_t>(rope.type));
+  builder.AddDouble("rope.theta", rope.theta);
+  builder.AddDouble("rope.factor", rope.factor);
+  builder.AddDouble("rope.low_freq_factor", rope.low_freq_factor);
+  builder.AddDouble("rope.high_freq_factor", rope.high_freq_factor);
+  builder.AddInt("rope.original_positions", rope.original_positions);
+  builder.AddDouble("rope.beta_fast", rope.beta_fast);
+  builder.AddDouble("rope.beta_slow", rope.beta_slow);
+  builder.AddInt("rope.truncate", rope.truncate);
+  builder.AddDouble("rope.attention_factor", rope.attention_factor);
+}
+
+// What most models do not have, where it is.
+void AddExceptions(const ModelConfig& config, FingerprintBuilder& builder) {
+  const RopeConfig& rope = config.rope;
+  const auto add = [&builder](const char* name, double value, double usual) {
+    if (value != usual) builder.AddDouble(name, value);
+  };
+  add("rope.rotated_part", rope.rotated_part, 1);
+  add("rope.query_growth", rope.query_growth, 0);
+  if (rope.type == RopeConfig::Type::kLong) {
+    for (const double factor : rope.serves_long ? rope.long_factors : rope.short_factors) {
+      builder.AddDouble("rope.factor_of_pair", factor);
+    }
+  }
+  if (config.stored_head_dim != 0) builder.AddInt("stored_head_dim", config.stored_head_dim);
+  if (config.score_scale.has_value()) builder.AddDouble("score_scale", *config.score_scale);
+  add("embedding_multiplier", config.embedding_multiplier, 1);
+  add("residual_multiplier", config.residual_multiplier, 1);
+  // The windows themselves are in the fingerprint of segments.
+  if (config.sinks) builder.AddInt("sinks", 1);
+  if (config.window_rope.has_value()) {
+    builder.AddInt("window_rope", 1);
+    AddRope(*config.window_rope, builder);
+  }
+}
+
 void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& builder) {
   builder.AddInt("family", static_cast<int64_t>(config.family));
   builder.AddInt("hidden_size", config.hidden_size);
@@ -62,16 +100,7 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
   builder.AddInt("tie_word_embeddings", config.tie_word_embeddings);
   builder.AddInt("qkv_bias", config.qkv_bias);
   builder.AddInt("qk_norm", config.qk_norm);
-  builder.AddInt("rope.type", static_cast<int64_t>(config.rope.type));
-  builder.AddDouble("rope.theta", config.rope.theta);
-  builder.AddDouble("rope.factor", config.rope.factor);
-  builder.AddDouble("rope.low_freq_factor", config.rope.low_freq_factor);
-  builder.AddDouble("rope.high_freq_factor", config.rope.high_freq_factor);
-  builder.AddInt("rope.original_positions", config.rope.original_positions);
-  builder.AddDouble("rope.beta_fast", config.rope.beta_fast);
-  builder.AddDouble("rope.beta_slow", config.rope.beta_slow);
-  builder.AddInt("rope.truncate", config.rope.truncate);
-  builder.AddDouble("rope.attention_factor", config.rope.attention_factor);
+  AddRope(config.rope, builder);
   if (config.quantization.has_value()) {
     const StoredForm& form = config.quantization->form;
     builder.AddInt("scaled_part", static_cast<int64_t>(form.part));
@@ -82,6 +111,12 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
     }
   }
   AddLayers(config, builder);
+  AddExceptions(config, builder);
+  if (config.experts.count > 0) {
+    builder.AddInt("experts", config.experts.count);
+    builder.AddInt("experts_per_token", config.experts.per_token);
+    builder.AddInt("experts_sum_to_one", config.experts.weights_sum_to_one);
+  }
   if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));
 }
 

@@ -92,6 +92,7 @@ void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
     case WeightType::kF8E4M3:
     case WeightType::kI32:
     case WeightType::kI64:
+    case WeightType::kU8:
       config.dtype = DType::kBf16;
       break;
   }

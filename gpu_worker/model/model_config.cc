@@ -6,39 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/gemma3_config.h"
+#include "gpu_worker/model/gpt_oss_config.h"
 #include "gpu_worker/model/model_limits.h"
+#include "gpu_worker/model/padded_heads.h"
 
 namespace retroinfer {
 namespace {
-
-// What transformers takes for keys that are not there.
-struct Defaults {
-  int64_t head_dim = 0;  // 0: the hidden size over the query heads
-  bool tie_word_embeddings = false;
-  double rope_theta = kDefaultRopeTheta;
-};
-constexpr Defaults kCommon;
-constexpr Defaults kLargeHeads = {.head_dim = 128};
-constexpr Defaults kOfSmolLm3 = {.tie_word_embeddings = true, .rope_theta = 2e6};
-
-struct Family {
-  const char* architecture;
-  const char* model_type;
-  ModelFamily family;
-  const TensorNames* names;
-  Defaults defaults;
-};
-constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama", ModelFamily::kLlama, &kLlamaNames, kCommon},
-    {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2, &kLlamaNames, kCommon},
-    {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3, &kLlamaNames, kLargeHeads},
-    {"MistralForCausalLM", "mistral", ModelFamily::kMistral, &kLlamaNames, kCommon},
-    {"SeedOssForCausalLM", "seed_oss", ModelFamily::kSeedOss, &kLlamaNames, kLargeHeads},
-    {"SmolLM3ForCausalLM", "smollm3", ModelFamily::kSmolLm3, &kLlamaNames, kOfSmolLm3},
-};
-constexpr char kSupported[] =
-    "LlamaForCausalLM (Llama 3 to 3.2), Qwen2ForCausalLM (Qwen2.5), Qwen3ForCausalLM, "
-    "MistralForCausalLM, SeedOssForCausalLM and SmolLM3ForCausalLM are";
 
 absl::Status Unsupported(const common::JsonReader& config, const std::string& key,
                          const std::string& problem) {
@@ -49,12 +23,10 @@ absl::Status Unsupported(const common::JsonReader& config, const std::string& ke
 // without a model names no architecture.
 absl::StatusOr<Family> ReadModelType(const common::JsonReader& config) {
   ASSIGN_OR_RETURN(const std::string model_type, config.String("model_type"));
-  for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return family;
-  }
-  return Unsupported(
-      config, "model_type",
-      absl::StrCat(model_type.substr(0, 80), " is not supported; models of ", kSupported));
+  if (const Family* const family = FindFamilyOfType(model_type)) return *family;
+  return Unsupported(config, "model_type",
+                     absl::StrCat(model_type.substr(0, 80), " is not supported; models of ",
+                                  SupportedArchitectures(), " are"));
 }
 
 absl::StatusOr<Family> ReadFamily(const common::JsonReader& config) {
@@ -65,11 +37,11 @@ absl::StatusOr<Family> ReadFamily(const common::JsonReader& config) {
                         absl::StrCat("has ", architectures.size(), " entries; needs exactly one"));
   }
   const std::string& name = architectures.front();
-  const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                    [&](const Family& f) { return name == f.architecture; });
-  if (family == std::end(kFamilies)) {
-    return Unsupported(config, "architectures",
-                       absl::StrCat(name.substr(0, 80), " is not supported; ", kSupported));
+  const Family* const family = FindFamily(name);
+  if (family == nullptr) {
+    return Unsupported(
+        config, "architectures",
+        absl::StrCat(name.substr(0, 80), " is not supported; ", SupportedArchitectures(), " are"));
   }
   if (config.Has("model_type")) {
     ASSIGN_OR_RETURN(const std::string model_type, config.String("model_type"));
@@ -115,12 +87,29 @@ absl::Status RefuseWindowOfMistral(const common::JsonReader& config) {
                      "supported, full attention in every layer (null) is");
 }
 
+// A window as long as all that the model may be served with hides nothing.
+absl::Status RefuseWindowOfPhi3(const common::JsonReader& config) {
+  if (!config.Has("sliding_window")) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int64_t positions,
+                   config.Int("max_position_embeddings", 1, kMaxModelPositions));
+  ASSIGN_OR_RETURN(const int64_t window, config.Int("sliding_window", 1, kMaxModelPositions));
+  return window >= positions ? absl::OkStatus() : Unsupported(config, "sliding_window", kNoWindow);
+}
+
 absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily family,
                                  int64_t num_layers) {
   if (config.Has("layer_types")) RETURN_IF_ERROR(CheckLayerTypes(config, num_layers));
   if (family == ModelFamily::kMistral) return RefuseWindowOfMistral(config);
-  if (config.Has("layer_types")) return absl::OkStatus();
-  if (family == ModelFamily::kLlama || family == ModelFamily::kSeedOss) {
+  if (family == ModelFamily::kPhi3) return RefuseWindowOfPhi3(config);
+  // Windows of models of experts are of all layers, too.
+  if (family == ModelFamily::kQwen3Moe) {
+    return RefuseFlag(config, "use_sliding_window", kNoWindow);
+  }
+  const bool goes_by_types = family != ModelFamily::kMinistral3 && family != ModelFamily::kMixtral;
+  if (config.Has("layer_types") && goes_by_types) return absl::OkStatus();
+  if (family == ModelFamily::kLlama || family == ModelFamily::kSeedOss ||
+      family == ModelFamily::kGranite || family == ModelFamily::kMinistral3 ||
+      family == ModelFamily::kMixtral) {
     return config.Has("sliding_window") ? Unsupported(config, "sliding_window", kNoWindow)
                                         : absl::OkStatus();
   }
@@ -137,6 +126,7 @@ absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily f
 }
 
 absl::Status RefuseBiases(const common::JsonReader& config, ModelFamily family) {
+  if (family == ModelFamily::kGptOss) return absl::OkStatus();  // has them all
   constexpr char kOfOutput[] = "a bias of the output projection is not supported";
   if (family == ModelFamily::kSeedOss) {
     RETURN_IF_ERROR(RefuseFlag(config, "attention_out_bias", kOfOutput));
@@ -150,12 +140,34 @@ absl::Status RefuseBiases(const common::JsonReader& config, ModelFamily family) 
   return RefuseFlag(config, "mlp_bias", "biases in the MLP are not supported");
 }
 
+// Folders of Phi-3 name code that transformers has had since.
+absl::Status RefuseOwnCode(const common::JsonReader& config, ModelFamily family) {
+  if (!config.Has("auto_map")) return absl::OkStatus();
+  constexpr char kProblem[] = "models with code of their own are not supported";
+  if (family != ModelFamily::kPhi3) return Unsupported(config, "auto_map", kProblem);
+  ASSIGN_OR_RETURN(const common::JsonReader names, config.Object("auto_map"));
+  for (const common::JsonMember& member : names.json().Members()) {
+    ASSIGN_OR_RETURN(const std::string name, names.String(member));
+    if (!name.starts_with("configuration_phi3.") && !name.starts_with("modeling_phi3.")) {
+      return Unsupported(config, "auto_map", kProblem);
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool HasExperts(ModelFamily family) {
+  return family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral ||
+         family == ModelFamily::kGptOss;
+}
+
 // Everything that would change the result and is not implemented.
 absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family,
                             int64_t num_layers) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
-    if (config.Has(key)) {
-      return Unsupported(config, key, "mixture of experts is not supported; dense models are");
+    if (config.Has(key) && !HasExperts(family)) {
+      return Unsupported(config, key,
+                         "a mixture of experts is supported for Qwen3MoeForCausalLM and "
+                         "MixtralForCausalLM only");
     }
   }
   if (config.Has("dual_chunk_attention_config")) {
@@ -163,11 +175,10 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
                        "dual chunk attention is not supported; removing the key limits the model "
                        "to its plain context");
   }
-  if (config.Has("auto_map")) {
-    return Unsupported(config, "auto_map", "models with code of their own are not supported");
-  }
+  RETURN_IF_ERROR(RefuseOwnCode(config, family));
   RETURN_IF_ERROR(RefuseBiases(config, family));
   RETURN_IF_ERROR(RefuseFlag(config, "use_mrope", "multimodal RoPE is not supported"));
+  if (family == ModelFamily::kGemma3) return absl::OkStatus();  // gemma3_config.h has the rest
   if (config.Has("hidden_act")) {
     ASSIGN_OR_RETURN(const std::string activation, config.String("hidden_act"));
     if (activation != "silu" && activation != "swish") {
@@ -175,12 +186,18 @@ absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family
                          absl::StrCat(activation.substr(0, 40), " is not supported; silu is"));
     }
   }
+  if (family == ModelFamily::kGptOss) return absl::OkStatus();  // gpt_oss_config.h has the rest
   return RefuseSlidingWindow(config, family, num_layers);
+}
+
+absl::StatusOr<int64_t> IntOrDefault(const common::JsonReader& config, const char* key,
+                                     int64_t absent, int64_t max) {
+  return absent == 0 ? config.Int(key, 1, max) : config.IntOr(key, absent, 1, max);
 }
 
 // Of the head's dimensions: a value, or null for the hidden size over the query heads, or nothing.
 absl::StatusOr<int64_t> ReadHeadDim(const common::JsonReader& config, const ModelConfig& model,
-                                    const Defaults& defaults, int64_t query_heads) {
+                                    const FamilyDefaults& defaults, int64_t query_heads) {
   const bool is_null = !config.Has("head_dim") && config.json().Find("head_dim");
   const bool null_is_absent = model.family == ModelFamily::kQwen3;
   if (config.Has("head_dim") || (defaults.head_dim != 0 && (!is_null || null_is_absent))) {
@@ -194,14 +211,40 @@ absl::StatusOr<int64_t> ReadHeadDim(const common::JsonReader& config, const Mode
   return model.hidden_size / query_heads;
 }
 
-absl::Status ReadHeads(const common::JsonReader& config, const Defaults& defaults,
+// Sizes that no operation has code for are padded.
+absl::Status SetHeadDim(const common::JsonReader& config, int64_t head_dim, ModelConfig& model) {
+  model.head_dim = ServedHeadDim(head_dim);
+  if (model.head_dim == 0) {
+    return Unsupported(config, "head_dim",
+                       absl::StrCat("heads of ", head_dim,
+                                    " dimensions are not supported; 64, 128 and 256 are, and "
+                                    "multiples of 8 from 32 on, padded to the next of these"));
+  }
+  if (model.head_dim == head_dim) return absl::OkStatus();
+  model.stored_head_dim = static_cast<uint32_t>(head_dim);
+  const auto refuse = [&](const char* what) {
+    return Unsupported(config, "head_dim",
+                       absl::StrCat("heads of ", head_dim, " dimensions, which are padded to ",
+                                    model.head_dim, ", are not supported ", what));
+  };
+  if (model.quantization.has_value()) return refuse("where weights are quantized");
+  if (model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kGemma3) {
+    return refuse("where each head has a norm");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadHeads(const common::JsonReader& config, const FamilyDefaults& defaults,
                        ModelConfig& model) {
-  ASSIGN_OR_RETURN(const int64_t query_heads, config.Int("num_attention_heads", 1, kMaxHeads));
-  // Llama's default is one KV head for each query head; others' is a number of one of their models.
-  const bool may_lack = model.family == ModelFamily::kLlama;
-  ASSIGN_OR_RETURN(const int64_t kv_heads,
-                   may_lack ? config.IntOr("num_key_value_heads", query_heads, 1, kMaxHeads)
-                            : config.Int("num_key_value_heads", 1, kMaxHeads));
+  ASSIGN_OR_RETURN(const int64_t query_heads, IntOrDefault(config, "num_attention_heads",
+                                                           defaults.sizes.query_heads, kMaxHeads));
+  // Some families' default is one KV head for each query head; others' is a number of one of their
+  // models.
+  ASSIGN_OR_RETURN(
+      const int64_t kv_heads,
+      defaults.kv_heads
+          ? config.IntOr("num_key_value_heads", query_heads, 1, kMaxHeads)
+          : IntOrDefault(config, "num_key_value_heads", defaults.sizes.kv_heads, kMaxHeads));
   if (query_heads % kv_heads != 0) {
     return config.Error(
         "num_key_value_heads",
@@ -214,15 +257,51 @@ absl::Status ReadHeads(const common::JsonReader& config, const Defaults& default
                                     kMaxGroupSize, " are"));
   }
   ASSIGN_OR_RETURN(const int64_t head_dim, ReadHeadDim(config, model, defaults, query_heads));
-  if (head_dim != 64 && head_dim != 128) {
-    return Unsupported(config, "head_dim",
-                       absl::StrCat("heads of ", head_dim,
-                                    " dimensions are not supported; 64 and 128 "
-                                    "are"));
-  }
+  RETURN_IF_ERROR(SetHeadDim(config, head_dim, model));
   model.num_query_heads = static_cast<uint32_t>(query_heads);
   model.num_kv_heads = static_cast<uint32_t>(kv_heads);
-  model.head_dim = static_cast<uint32_t>(head_dim);
+  return absl::OkStatus();
+}
+
+// Reads what depends on the heads, too.
+absl::Status ReadRope(const common::JsonReader& config, const FamilyDefaults& defaults,
+                      ModelConfig& model) {
+  // Ministral 3 has a scaling where nothing is said, whose numbers are of one of its models.
+  if (model.family == ModelFamily::kMinistral3 && !config.Has("rope_parameters") &&
+      !config.Has("rope_scaling")) {
+    return config.Error("rope_parameters", "is missing");
+  }
+  ASSIGN_OR_RETURN(model.rope, ReadRopeConfig(config, model.max_positions, defaults.rope));
+  const uint32_t rotated = model.rotated_dims();
+  if (rotated == 0 || rotated % 2 != 0) {
+    return Unsupported(config, "partial_rotary_factor",
+                       absl::StrCat("RoPE of ", rotated, " of ", model.own_head_dim(),
+                                    " numbers of a head is not supported; an even number is"));
+  }
+  for (const std::vector<double>* factors : {&model.rope.short_factors, &model.rope.long_factors}) {
+    if (model.rope.type != RopeConfig::Type::kLong || factors->size() == rotated / 2) continue;
+    return config.Error("rope_scaling",
+                        absl::StrCat("has ", factors->size(), " factors, needs one for each of ",
+                                     rotated / 2, " pairs of dimensions"));
+  }
+  if (model.rope.query_growth != 0 && model.rope.original_positions == 0) {
+    return config.Error("rope_parameters",
+                        "has \"llama_4_scaling_beta\" and no "
+                        "\"original_max_position_embeddings\", by which queries grow");
+  }
+  model.context_length = ContextLengthOf(model);
+  return absl::OkStatus();
+}
+
+// Granite's factors, of 1 where they are missing.
+absl::Status ReadMultipliers(const common::JsonReader& config, ModelConfig& model) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  ASSIGN_OR_RETURN(model.embedding_multiplier,
+                   config.NumberOr("embedding_multiplier", 1, kLeast, kMost));
+  ASSIGN_OR_RETURN(model.residual_multiplier,
+                   config.NumberOr("residual_multiplier", 1, kLeast, kMost));
+  ASSIGN_OR_RETURN(model.logits_divisor, config.NumberOr("logits_scaling", 1, kLeast, kMost));
+  ASSIGN_OR_RETURN(model.score_scale, config.NumberOr("attention_multiplier", 1, kLeast, kMost));
   return absl::OkStatus();
 }
 
@@ -268,78 +347,127 @@ absl::Status ReadLayersWithoutRope(const common::JsonReader& config, ModelConfig
   return absl::OkStatus();
 }
 
+// The list of the outermost object that has one.
+absl::Status ReadEosTokens(const common::JsonReader& config, ModelConfig& model) {
+  if (!config.Has("eos_token_id") || !model.eos_token_ids.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto ids,
+                   config.IntList("eos_token_id", 0, model.vocab_size - 1, kMaxEosTokens));
+  model.eos_token_ids.assign(ids.begin(), ids.end());
+  return absl::OkStatus();
+}
+
+// Refuses layers of a dense network beside those of experts, and experts that all tokens share.
+absl::Status RefuseOtherNetworks(const common::JsonReader& config) {
+  ASSIGN_OR_RETURN(const int64_t step, config.IntOr("decoder_sparse_step", 1, 0, kMaxLayers));
+  if (step != 1) {
+    return Unsupported(config, "decoder_sparse_step",
+                       absl::StrCat("experts in each layer (1) are supported, this is ", step));
+  }
+  if (config.Has("mlp_only_layers")) {
+    ASSIGN_OR_RETURN(const auto layers,
+                     config.IntList("mlp_only_layers", 0, kMaxLayers, kMaxLayers));
+    if (!layers.empty()) {
+      return Unsupported(config, "mlp_only_layers",
+                         "experts in each layer (an empty list) are supported");
+    }
+  }
+  for (const char* key : {"shared_expert_intermediate_size", "n_shared_experts"}) {
+    if (config.Has(key)) {
+      return Unsupported(config, key, "experts that all tokens share are not supported");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadExperts(const common::JsonReader& config, ModelConfig& model) {
+  RETURN_IF_ERROR(RefuseOtherNetworks(config));
+  const bool is_mixtral =
+      model.family == ModelFamily::kMixtral || model.family == ModelFamily::kGptOss;
+  // Newer tools write Qwen's number under Mixtral's name, too.
+  const char* const count_key =
+      is_mixtral || !config.Has("num_experts") ? "num_local_experts" : "num_experts";
+  ASSIGN_OR_RETURN(model.experts.count, config.Int(count_key, 1, kMaxExperts));
+  ASSIGN_OR_RETURN(
+      model.experts.per_token,
+      config.Int("num_experts_per_tok", 1, std::min(model.experts.count, kMaxExpertsPerToken)));
+  model.experts.weights_sum_to_one = is_mixtral;
+  if (is_mixtral) return absl::OkStatus();
+  ASSIGN_OR_RETURN(model.experts.weights_sum_to_one, config.BoolOr("norm_topk_prob", false));
+  return absl::OkStatus();
+}
+
 // What the layers of one family have and others do not.
 absl::Status ReadLayers(const common::JsonReader& config, ModelConfig& model) {
-  model.qkv_bias = model.family == ModelFamily::kQwen2;
-  model.qk_norm = model.family == ModelFamily::kQwen3;
+  model.qkv_bias = model.family == ModelFamily::kQwen2 || model.family == ModelFamily::kGptOss;
+  model.qk_norm = model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kQwen3Moe ||
+                  model.family == ModelFamily::kGemma3;
+  if (HasExperts(model.family)) RETURN_IF_ERROR(ReadExperts(config, model));
   if (model.family == ModelFamily::kSeedOss) {
     ASSIGN_OR_RETURN(model.qkv_bias, config.BoolOr("attention_bias", true));
   }
+  if (model.family == ModelFamily::kGranite) return ReadMultipliers(config, model);
   return model.family == ModelFamily::kSmolLm3 ? ReadLayersWithoutRope(config, model)
                                                : absl::OkStatus();
 }
 
 }  // namespace
 
-std::string_view ModelFamilyName(ModelFamily family) {
-  switch (family) {
-    case ModelFamily::kLlama:
-      return "llama";
-    case ModelFamily::kQwen2:
-      return "qwen2";
-    case ModelFamily::kQwen3:
-      return "qwen3";
-    case ModelFamily::kMistral:
-      return "mistral";
-    case ModelFamily::kSeedOss:
-      return "seed_oss";
-    case ModelFamily::kSmolLm3:
-      return "smollm3";
-  }
-  return "unknown";
-}
-
-std::string_view ModelArchitecture(ModelFamily family) {
-  for (const Family& entry : kFamilies) {
-    if (entry.family == family) return entry.architecture;
-  }
-  return "unknown";
-}
-
 int64_t ContextLengthOf(const ModelConfig& config) {
+  // Gemma's positions are those behind its linear scaling.
+  const bool is_scaled =
+      config.family == ModelFamily::kGemma3 && config.rope.type == RopeConfig::Type::kLinear;
+  if (is_scaled) return config.max_positions;
   return std::min(config.rope.ContextLength(config.max_positions), kMaxModelPositions);
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
+absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& whole,
                                             const common::JsonReader* hf_quant_config) {
   ModelConfig model;
-  ASSIGN_OR_RETURN(const Family family, ReadFamily(config));
+  ASSIGN_OR_RETURN(const Family family, ReadFamily(whole));
+  common::JsonReader config = whole;
+  if (family.text_key != nullptr) {
+    ASSIGN_OR_RETURN(config, whole.Object(family.text_key));
+  }
   model.family = family.family;
   model.names = family.names;
-  ASSIGN_OR_RETURN(const int64_t num_layers, config.Int("num_hidden_layers", 1, kMaxLayers));
+  const FamilySizes& sizes = family.defaults.sizes;
+  ASSIGN_OR_RETURN(const int64_t num_layers,
+                   IntOrDefault(config, "num_hidden_layers", sizes.num_layers, kMaxLayers));
   model.num_layers = static_cast<uint32_t>(num_layers);
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));
-  ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(config, hf_quant_config));
-  ASSIGN_OR_RETURN(model.hidden_size, config.Int("hidden_size", 1, kMaxHidden));
-  ASSIGN_OR_RETURN(model.intermediate_size, config.Int("intermediate_size", 1, kMaxIntermediate));
-  ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocabSize));
+  if (model.family != ModelFamily::kGptOss) {
+    ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(whole, hf_quant_config));
+  }
+  ASSIGN_OR_RETURN(model.hidden_size,
+                   IntOrDefault(config, "hidden_size", sizes.hidden_size, kMaxHidden));
+  // Qwen3-MoE says under the usual name how large dense networks would be, of which it has none.
+  const bool is_of_expert = model.family == ModelFamily::kQwen3Moe;
+  ASSIGN_OR_RETURN(
+      model.intermediate_size,
+      IntOrDefault(config, is_of_expert ? "moe_intermediate_size" : "intermediate_size",
+                   sizes.intermediate_size, kMaxIntermediate));
+  ASSIGN_OR_RETURN(model.vocab_size,
+                   IntOrDefault(config, "vocab_size", sizes.vocab_size, kMaxVocabSize));
   RETURN_IF_ERROR(ReadHeads(config, family.defaults, model));
-  ASSIGN_OR_RETURN(model.max_positions,
-                   config.Int("max_position_embeddings", 1, kMaxModelPositions));
-  ASSIGN_OR_RETURN(model.rope,
-                   ReadRopeConfig(config, model.max_positions, family.defaults.rope_theta));
-  model.context_length = ContextLengthOf(model);
-  ASSIGN_OR_RETURN(const double epsilon, config.NumberOr("rms_norm_eps", 1e-6, 1e-12, 1.0));
+  ASSIGN_OR_RETURN(model.max_positions, IntOrDefault(config, "max_position_embeddings",
+                                                     sizes.max_positions, kMaxModelPositions));
+  ASSIGN_OR_RETURN(const double epsilon,
+                   config.NumberOr("rms_norm_eps", family.defaults.rms_norm_epsilon, 1e-12, 1.0));
   model.rms_norm_epsilon = static_cast<float>(epsilon);
   ASSIGN_OR_RETURN(model.tie_word_embeddings,
                    config.BoolOr("tie_word_embeddings", family.defaults.tie_word_embeddings));
-  RETURN_IF_ERROR(ReadLayers(config, model));
-  RETURN_IF_ERROR(ReadDType(config, model));
-  if (config.Has("eos_token_id")) {
-    ASSIGN_OR_RETURN(const auto ids,
-                     config.IntList("eos_token_id", 0, model.vocab_size - 1, kMaxEosTokens));
-    model.eos_token_ids.assign(ids.begin(), ids.end());
+  for (const common::JsonReader& reader : {config, whole}) {
+    RETURN_IF_ERROR(ReadDType(reader, model));
+    RETURN_IF_ERROR(ReadEosTokens(reader, model));
   }
+  if (model.family == ModelFamily::kGemma3) {
+    RETURN_IF_ERROR(ReadGemma3(config, model));
+  } else {
+    RETURN_IF_ERROR(ReadRope(config, family.defaults, model));
+  }
+  if (model.family == ModelFamily::kGptOss) RETURN_IF_ERROR(ReadGptOss(config, model));
+  RETURN_IF_ERROR(ReadLayers(config, model));
+  model.context_length = ContextLengthOf(model);
   return model;
 }
 

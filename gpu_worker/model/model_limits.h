@@ -9,8 +9,10 @@ namespace retroinfer {
 inline constexpr int64_t kMaxHidden = int64_t{1} << 16;
 inline constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
 inline constexpr int64_t kMaxLayers = 1024;
+inline constexpr int64_t kMaxExperts = 256;
+inline constexpr int64_t kMaxExpertsPerToken = 16;
 inline constexpr int64_t kMaxHeads = 1024;
-inline constexpr uint32_t kMaxGroupSize = 8;
+inline constexpr uint32_t kMaxGroupSize = 16;
 inline constexpr size_t kMaxEosTokens = 64;
 inline constexpr double kMaxRopeTheta = 1e15;
 

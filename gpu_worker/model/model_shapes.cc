@@ -54,6 +54,36 @@ ModelConfig Qwen25() {
   return config;
 }
 
+ModelConfig Qwen3OfExperts() {
+  ModelConfig config = Llama3();
+  config.family = ModelFamily::kQwen3Moe;
+  config.hidden_size = 2048;
+  config.intermediate_size = 768;
+  config.experts = {.count = 128, .per_token = 8, .weights_sum_to_one = true};
+  config.num_layers = 48;
+  config.num_query_heads = 32;
+  config.num_kv_heads = 4;
+  config.vocab_size = 151'936;
+  config.rms_norm_epsilon = 1e-6f;
+  config.rope.theta = 10'000'000;
+  SetLength(262'144, config);
+  config.qk_norm = true;
+  return config;
+}
+
+ModelConfig TinyOfExperts() {
+  ModelConfig config = Qwen3OfExperts();
+  config.hidden_size = 128;
+  config.intermediate_size = 64;
+  config.experts = {.count = 8, .per_token = 2, .weights_sum_to_one = true};
+  config.num_layers = 2;
+  config.num_query_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 64;
+  config.vocab_size = 512;
+  return config;
+}
+
 ModelConfig Tiny() {
   ModelConfig config = Llama3();
   config.hidden_size = 128;
@@ -72,10 +102,13 @@ absl::StatusOr<ModelConfig> NamedModelShape(std::string_view name) {
   if (name == "llama-3-8b") return Llama3();
   if (name == "llama-3.1-8b") return Llama31();
   if (name == "qwen2.5-7b") return Qwen25();
+  if (name == "qwen3-30b-a3b") return Qwen3OfExperts();
   if (name == "tiny") return Tiny();
+  if (name == "tiny-experts") return TinyOfExperts();
   return absl::NotFoundError(
       absl::StrCat("no model shape \"", std::string(name),
-                   "\"; there are llama-3-8b, llama-3.1-8b, qwen2.5-7b and tiny"));
+                   "\"; there are llama-3-8b, llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, tiny and "
+                   "tiny-experts"));
 }
 
 }  // namespace retroinfer

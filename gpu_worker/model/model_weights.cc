@@ -88,8 +88,8 @@ class WeightLoader {
   // Adds tensors of one element type, of matrices the codes if they are codes, to `job`, one behind
   // the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
-  // What `balance_` says is taken from keys.
-  absl::Status UploadKeyOffsets(ModelWeights& weights);
+  // Copies sinks, and what `balance_` says is taken from keys.
+  absl::Status LoadLayerVectors(ModelWeights& weights);
   // What is not copied (numbers of groups, shapes, what has no effect) is read, too, where it is
   // hashed.
   void ReadTheRest();
@@ -287,6 +287,7 @@ absl::Status WeightLoader::LoadLinear(const ProjectionSpec& projection,
                                               : FormOf(Tensor(projection.weights.front()).type);
   job.finish = [=, this, &form](DeviceSpan<std::byte> memory) {
     LinearWeights weights;
+    weights.num_parts = projection.num_parts;
     DeviceSpan<std::byte> matrix = memory;
     if (arrangement.has_value()) {
       ASSIGN_OR_RETURN(matrix, Arrange(projection, *arrangement, memory));
@@ -310,7 +311,7 @@ absl::Status WeightLoader::LoadLayer(uint32_t layer, const DeviceBuffer& norms,
     const TensorSpec* const norm = table_.Find(role, layer);
     if (norm != nullptr) weights.Norm(role) = LoadNorm(*norm, norms);
   }
-  for (const Projection projection : kLayerProjections) {
+  for (const Projection projection : ProjectionsOf(weights.spec)) {
     RETURN_IF_ERROR(LoadLinear(table_.Of(projection, layer), &weights.Linear(projection)));
   }
   return absl::OkStatus();
@@ -326,24 +327,18 @@ void WeightLoader::ReadTheRest() {
   }
 }
 
-absl::Status WeightLoader::UploadKeyOffsets(ModelWeights& weights) {
-  if (!balance_.has_key_offsets()) return absl::OkStatus();
-  const auto size = static_cast<size_t>(config_.kv_size());
+absl::Status WeightLoader::LoadLayerVectors(ModelWeights& weights) {
   std::vector<float> offsets;
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     const std::span<const float> of_layer = balance_.key_offsets(layer);
     offsets.insert(offsets.end(), of_layer.begin(), of_layer.end());
   }
-  const auto bytes = std::as_bytes(std::span(offsets));
-  ASSIGN_OR_RETURN(weights.key_offset_buffer,
-                   device_.Allocate(bytes.size(), MemoryPurpose::kWeights));
-  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream,
-                   device_.CreateStream(StreamKind::kCompute));
-  RETURN_IF_ERROR(device_.Upload(*stream, bytes, weights.key_offset_buffer.bytes()));
-  RETURN_IF_ERROR(stream->Synchronize());
+  ASSIGN_OR_RETURN(weights.key_offsets, LayerVectors::Upload(device_, offsets, config_.num_layers));
+  ASSIGN_OR_RETURN(weights.sinks, LayerVectors::Upload(device_, SinksOf(config_, checkpoint_),
+                                                       config_.num_layers));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
-    weights.layers[layer].key_offsets =
-        weights.key_offset_buffer.as<const float>().subspan(layer * size, size);
+    weights.layers[layer].key_offsets = weights.key_offsets.Of(layer);
+    weights.layers[layer].sinks = weights.sinks.Of(layer);
   }
   return absl::OkStatus();
 }
@@ -368,7 +363,7 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options)
   }
   if (options.hasher != nullptr) ReadTheRest();
   RETURN_IF_ERROR(RunWeightJobs(device_, jobs_, options));
-  RETURN_IF_ERROR(UploadKeyOffsets(weights));
+  RETURN_IF_ERROR(LoadLayerVectors(weights));
   if (config_.tie_word_embeddings) {
     ASSIGN_OR_RETURN(weights.lm_head,
                      ops_.PrepareLinear({.weight = weights.embedding, .bias = {}}));
@@ -386,6 +381,10 @@ MatrixView& LayerWeights::Norm(TensorRole role) {
       return mlp_norm;
     case TensorRole::kQueryNorm:
       return q_norm;
+    case TensorRole::kPostAttentionNorm:
+      return post_attention_norm;
+    case TensorRole::kPostFeedForwardNorm:
+      return post_mlp_norm;
     default:
       RI_CHECK(role == TensorRole::kKeyNorm);
       return k_norm;
@@ -398,6 +397,8 @@ std::unique_ptr<PreparedLinear>& LayerWeights::Linear(Projection projection) {
       return qkv;
     case Projection::kAttentionOutput:
       return o;
+    case Projection::kRouter:
+      return router;
     case Projection::kGateUp:
       return gate_up;
     default:
@@ -420,6 +421,12 @@ absl::Status CheckColumns(const ModelConfig& config, const ModelTable& table,
     if (!codes.has_value()) continue;
     ASSIGN_OR_RETURN(std::vector<int32_t> of_name,
                      ColumnsByGroup(form, *codes, checkpoint, projection.in_features));
+    if (projection.num_parts > 1 && !of_name.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat(checkpoint.folder(), ": tensor \"", codes->groups,
+                       "\" orders input features of an expert (act order), which is not supported "
+                       "for experts; desc_act: false is"));
+    }
     if (columns.has_value() && *columns != of_name) {
       return absl::UnimplementedError(
           absl::StrCat(checkpoint.folder(), ": tensor \"", codes->groups,
@@ -456,7 +463,7 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
                                          : "only matrices of layers may be"));
   }
   for (int64_t layer = 0; config.quantization.has_value() && layer < config.num_layers; ++layer) {
-    for (const Projection projection : kLayerProjections) {
+    for (const Projection projection : ProjectionsOf(table.layers()[static_cast<size_t>(layer)])) {
       RETURN_IF_ERROR(CheckColumns(config, table, checkpoint, table.Of(projection, layer)));
     }
   }

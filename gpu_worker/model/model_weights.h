@@ -11,6 +11,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/layer_vectors.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/weight_jobs.h"
@@ -18,22 +19,27 @@
 
 namespace retroinfer {
 
-// Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size.
+// Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size, E = experts. Layers
+// of FeedForwardKind::kExperts have a router, and matrices of all experts one below the other.
 struct LayerWeights {
   LayerSpec spec;
-  MatrixView attention_norm;  // [1, hidden]
-  MatrixView mlp_norm;        // [1, hidden]
-  MatrixView q_norm;          // [1, head_dim]; Qwen3 only
-  MatrixView k_norm;          // [1, head_dim]; Qwen3 only
+  DeviceSpan<const float> sinks;   // [query_heads]; empty: there are none
+  MatrixView attention_norm;       // [1, hidden]
+  MatrixView mlp_norm;             // [1, hidden]
+  MatrixView q_norm;               // [1, head_dim]; where heads have norms
+  MatrixView k_norm;               // [1, head_dim]
+  MatrixView post_attention_norm;  // [1, hidden]; with LayerSpec::post_norms
+  MatrixView post_mlp_norm;        // [1, hidden]
   // Taken from every key behind RoPE (ChannelBalance::key_offsets); empty: nothing is.
   DeviceSpan<const float> key_offsets;      // [K]
   std::unique_ptr<PreparedLinear> qkv;      // hidden -> Q + 2 K: queries, keys, values
   std::unique_ptr<PreparedLinear> o;        // Q -> hidden
-  std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up
-  std::unique_ptr<PreparedLinear> down;     // F -> hidden
+  std::unique_ptr<PreparedLinear> router;   // hidden -> E
+  std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up; or E times that
+  std::unique_ptr<PreparedLinear> down;     // F -> hidden; or E times that
 
   // The same by their names in the model's table.
-  // REQUIRES: `role` is one of kLayerNorms, `projection` one of kLayerProjections.
+  // REQUIRES: `role` is one of kLayerNorms, `projection` one of ProjectionsOf(spec).
   MatrixView& Norm(TensorRole role);
   std::unique_ptr<PreparedLinear>& Linear(Projection projection);
 };
@@ -41,10 +47,11 @@ struct LayerWeights {
 // Threads: immutable after loading.
 struct ModelWeights {
   DeviceBuffer embedding_buffer;
-  DeviceBuffer norm_buffer;        // all norms
-  DeviceBuffer key_offset_buffer;  // of all layers
-  WeightView embedding;            // [vocab, hidden], as stored
-  MatrixView final_norm;           // [1, hidden]
+  DeviceBuffer norm_buffer;  // all norms
+  LayerVectors sinks;
+  LayerVectors key_offsets;
+  WeightView embedding;   // [vocab, hidden], as stored
+  MatrixView final_norm;  // [1, hidden]
   std::vector<LayerWeights> layers;
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
 };

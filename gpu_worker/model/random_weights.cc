@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(
   LinearWeights weights{.weight = Matrix(projection.out_features, projection.in_features),
                         .bias = {},
                         .scales = {},
-                        .keep = projection.may_be_rounded ? keep_ : KeptWeights::kAsStored};
+                        .keep = projection.may_be_rounded ? keep_ : KeptWeights::kAsStored,
+                        .num_parts = projection.num_parts};
   if (!projection.biases.empty()) weights.bias = Matrix(1, projection.out_features);
   return ops_.PrepareLinear(weights);
 }
@@ -98,7 +99,7 @@ absl::StatusOr<LayerWeights> RandomWeights::Layer(uint32_t layer, const DeviceBu
     if (norm == nullptr) continue;
     weights.Norm(role) = MatrixView::Dense(ones.bytes(), DType::kBf16, 1, norm->shape[0]);
   }
-  for (const Projection projection : kLayerProjections) {
+  for (const Projection projection : ProjectionsOf(weights.spec)) {
     ASSIGN_OR_RETURN(weights.Linear(projection), Linear(table_.Of(projection, layer)));
   }
   return weights;
@@ -125,7 +126,8 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
   ASSIGN_OR_RETURN(numbers_, Repeat(drawn, num_numbers_));
   ModelWeights weights;
   const int64_t norm_size = std::max<int64_t>(hidden, config_.head_dim);
-  const std::vector<uint16_t> ones(static_cast<size_t>(norm_size), Bf16Bits(1.0f));
+  const std::vector<uint16_t> ones(static_cast<size_t>(norm_size),
+                                   Bf16Bits(1.0f - config_.norm_offset));
   ASSIGN_OR_RETURN(weights.norm_buffer, Repeat(ones, norm_size));
   ASSIGN_OR_RETURN(weights.embedding_buffer, Repeat(drawn, config_.vocab_size * hidden));
   weights.embedding = WeightView::Dense(weights.embedding_buffer.bytes(), WeightType::kBf16,

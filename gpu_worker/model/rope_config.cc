@@ -62,6 +62,34 @@ absl::StatusOr<std::string> TypeName(const common::JsonReader& settings) {
   return settings.Error("rope_type", "is missing; needs default, linear, llama3 or yarn");
 }
 
+// LongRoPE of Phi-3. What the original context is stands beside the settings or among them.
+absl::Status ReadLong(const common::JsonReader& config, const common::JsonReader& settings,
+                      int64_t max_positions, RopeConfig& rope) {
+  constexpr char kOriginal[] = "original_max_position_embeddings";
+  constexpr int64_t kDefaultOriginal = 4096;
+  for (const char* key : {"short_mscale", "long_mscale"}) {
+    if (!settings.Has(key)) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(settings.place(), ": key \"", key, "\" is not supported"));
+  }
+  const common::JsonReader& place = config.Has(kOriginal) ? config : settings;
+  ASSIGN_OR_RETURN(rope.original_positions,
+                   place.IntOr(kOriginal, kDefaultOriginal, 2, kMaxPositions));
+  ASSIGN_OR_RETURN(rope.short_factors, settings.NumberList("short_factor", 1e-3, 1e6, kMaxHidden));
+  ASSIGN_OR_RETURN(rope.long_factors, settings.NumberList("long_factor", 1e-3, 1e6, kMaxHidden));
+  const double stretched =
+      static_cast<double>(max_positions) / static_cast<double>(rope.original_positions);
+  ASSIGN_OR_RETURN(const double factor, settings.NumberOr("factor", stretched, 1e-3, 1e6));
+  const double inferred =
+      factor <= 1 ? 1
+                  : std::sqrt(1 + std::log(factor) /
+                                      std::log(static_cast<double>(rope.original_positions)));
+  ASSIGN_OR_RETURN(rope.attention_factor,
+                   settings.NumberOr("attention_factor", inferred, 1e-3, 1e3));
+  rope.serves_long = max_positions > rope.original_positions;
+  return absl::OkStatus();
+}
+
 double YarnScale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
@@ -139,36 +167,52 @@ class YarnRamp {
   double high_;
 };
 
-absl::Status RefusePartialRotation(const std::vector<common::JsonReader>& objects) {
+// The settings go before what stands beside them.
+absl::StatusOr<double> ReadRotatedPart(const std::vector<common::JsonReader>& objects,
+                                       bool may_be_partial) {
+  double rotated = 1;
   for (const common::JsonReader& object : objects) {
     ASSIGN_OR_RETURN(const double partial, object.NumberOr("partial_rotary_factor", 1.0, 0.0, 1.0));
     if (partial == 1.0) continue;
-    return absl::UnimplementedError(
-        absl::StrCat(object.place(), ": partial_rotary_factor ", partial,
-                     " is not supported; RoPE over the whole head (1.0) is"));
+    if (!may_be_partial || partial == 0) {
+      return absl::UnimplementedError(
+          absl::StrCat(object.place(), ": partial_rotary_factor ", partial,
+                       " is not supported; RoPE over the whole head (1.0) is"));
+    }
+    rotated = partial;
   }
-  return absl::OkStatus();
+  return rotated;
 }
 
 // Ministral 3 and Llama 4 multiply queries by a factor that grows with the position.
-absl::Status RefuseGrowingQueries(const std::vector<common::JsonReader>& objects) {
+absl::StatusOr<double> ReadQueryGrowth(const std::vector<common::JsonReader>& objects,
+                                       bool may_grow) {
   constexpr char kKey[] = "llama_4_scaling_beta";
+  double growth = 0;
   for (const common::JsonReader& object : objects) {
     ASSIGN_OR_RETURN(const double beta, object.NumberOr(kKey, 0, -1e6, 1e6));
     if (beta == 0) continue;
-    return absl::UnimplementedError(
-        absl::StrCat(object.place(), ": ", kKey, " ", beta,
-                     " is not supported; queries that do not grow with their positions (0) are"));
+    if (!may_grow) {
+      return absl::UnimplementedError(
+          absl::StrCat(object.place(), ": ", kKey, " ", beta,
+                       " is not supported; queries that do not grow with their positions (0) are"));
+    }
+    growth = beta;
   }
-  return absl::OkStatus();
+  return growth;
 }
 
-// What `settings` make of plain RoPE with `theta`.
-absl::StatusOr<RopeConfig> ReadSettings(const common::JsonReader& settings, double theta,
-                                        int64_t max_positions) {
-  RopeConfig rope{.theta = theta};
+// What `settings` of `config` make of plain RoPE.
+absl::StatusOr<RopeConfig> ReadSettings(const common::JsonReader& config,
+                                        const common::JsonReader& settings, RopeConfig rope,
+                                        int64_t max_positions, const RopeOfFamily& family) {
   ASSIGN_OR_RETURN(const std::string type, TypeName(settings));
   if (type == "default") return rope;
+  if (family.is_long && (type == "longrope" || type == "su" || type == "yarn")) {
+    rope.type = RopeConfig::Type::kLong;
+    RETURN_IF_ERROR(ReadLong(config, settings, max_positions, rope));
+    return rope;
+  }
   if (type != "linear" && type != "llama3" && type != "yarn") {
     return absl::UnimplementedError(
         absl::StrCat(settings.place(), ": RoPE type \"", type.substr(0, 40),
@@ -190,25 +234,79 @@ absl::StatusOr<RopeConfig> ReadSettings(const common::JsonReader& settings, doub
 }  // namespace
 
 absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions,
-                                          double default_theta) {
+                                          const RopeOfFamily& family) {
   ASSIGN_OR_RETURN(const auto parameters, Settings(config, kNew));
   ASSIGN_OR_RETURN(const auto scaling, Settings(config, kOld));
   std::vector<common::JsonReader> objects = {config};
   for (const auto& settings : {parameters, scaling}) {
     if (settings.has_value()) objects.push_back(*settings);
   }
-  ASSIGN_OR_RETURN(const double theta, ReadTheta(objects, default_theta));
-  RETURN_IF_ERROR(RefusePartialRotation(objects));
-  RETURN_IF_ERROR(RefuseGrowingQueries(objects));
-  if (objects.size() == 1) return RopeConfig{.theta = theta};
-  ASSIGN_OR_RETURN(const RopeConfig rope, ReadSettings(objects[1], theta, max_positions));
+  ASSIGN_OR_RETURN(const double theta, ReadTheta(objects, family.theta));
+  RopeConfig plain{.theta = theta};
+  ASSIGN_OR_RETURN(plain.rotated_part, ReadRotatedPart(objects, family.may_be_partial));
+  ASSIGN_OR_RETURN(plain.query_growth, ReadQueryGrowth(objects, family.may_grow));
+  if (objects.size() == 1) return plain;
+  ASSIGN_OR_RETURN(const RopeConfig rope,
+                   ReadSettings(config, objects[1], plain, max_positions, family));
   if (objects.size() == 3) {
-    ASSIGN_OR_RETURN(const RopeConfig other, ReadSettings(objects[2], theta, max_positions));
+    ASSIGN_OR_RETURN(const RopeConfig other,
+                     ReadSettings(config, objects[2], plain, max_positions, family));
     if (other != rope) {
       return config.Error(kOld, "contradicts \"rope_parameters\"; remove one of them");
     }
   }
   return rope;
+}
+
+namespace {
+
+constexpr const char* kFull = "full_attention";
+constexpr const char* kSliding = "sliding_attention";
+
+absl::StatusOr<RopeConfig> ReadOfLayerType(const common::JsonReader& parameters, const char* type,
+                                           int64_t max_positions, double default_theta) {
+  if (!parameters.Has(type)) return RopeConfig{.theta = default_theta};
+  ASSIGN_OR_RETURN(const common::JsonReader settings, parameters.Object(type));
+  RETURN_IF_ERROR(ReadRotatedPart({settings}, false).status());
+  RETURN_IF_ERROR(ReadQueryGrowth({settings}, false).status());
+  ASSIGN_OR_RETURN(const double theta, ReadTheta({settings}, default_theta));
+  return ReadSettings(parameters, settings, {.theta = theta}, max_positions, {});
+}
+
+absl::StatusOr<LayerTypeRopes> ReadOldLayerTypeRopes(const common::JsonReader& config,
+                                                     int64_t max_positions,
+                                                     const LayerTypeRopes& defaults) {
+  LayerTypeRopes ropes = defaults;
+  ASSIGN_OR_RETURN(ropes.full,
+                   ReadRopeConfig(config, max_positions, {.theta = defaults.full.theta}));
+  ASSIGN_OR_RETURN(
+      ropes.sliding.theta,
+      config.NumberOr("rope_local_base_freq", defaults.sliding.theta, 1.000001, kMaxRopeTheta));
+  return ropes;
+}
+
+}  // namespace
+
+absl::StatusOr<LayerTypeRopes> ReadLayerTypeRopes(const common::JsonReader& config,
+                                                  int64_t max_positions,
+                                                  const LayerTypeRopes& defaults) {
+  ASSIGN_OR_RETURN(const auto parameters, Settings(config, kNew));
+  if (!parameters.has_value()) return ReadOldLayerTypeRopes(config, max_positions, defaults);
+  for (const common::JsonMember& member : parameters->json().Members()) {
+    if (member.key == kFull || member.key == kSliding) continue;
+    return parameters->Error(std::string(member.key),
+                             "is not expected: the model has a RoPE for each of full_attention "
+                             "and sliding_attention");
+  }
+  if (config.Has(kOld)) {
+    return config.Error(kOld, "and \"rope_parameters\" are there; remove one of them");
+  }
+  LayerTypeRopes ropes;
+  ASSIGN_OR_RETURN(ropes.full,
+                   ReadOfLayerType(*parameters, kFull, max_positions, defaults.full.theta));
+  ASSIGN_OR_RETURN(ropes.sliding,
+                   ReadOfLayerType(*parameters, kSliding, max_positions, defaults.sliding.theta));
+  return ropes;
 }
 
 RopeConfig YarnRope(double theta, double factor, int64_t original_positions) {
@@ -223,6 +321,7 @@ int64_t RopeConfig::ContextLength(int64_t max_positions) const {
   switch (type) {
     case Type::kDefault:
     case Type::kLlama3:
+    case Type::kLong:
       return max_positions;
     case Type::kLinear:
       return static_cast<int64_t>(static_cast<double>(max_positions) * factor);
@@ -234,10 +333,11 @@ int64_t RopeConfig::ContextLength(int64_t max_positions) const {
 }
 
 std::vector<float> RopeConfig::InverseFrequencies(uint32_t head_dim) const {
-  std::vector<float> frequencies(head_dim / 2);
-  const YarnRamp ramp(*this, head_dim);
+  const uint32_t dims = RotatedDims(head_dim);
+  std::vector<float> frequencies(dims / 2);
+  const YarnRamp ramp(*this, dims);
   for (uint32_t i = 0; i < frequencies.size(); ++i) {
-    const double plain = 1.0 / std::pow(theta, 2.0 * i / head_dim);
+    const double plain = 1.0 / std::pow(theta, 2.0 * i / dims);
     double scaled = plain;
     switch (type) {
       case Type::kDefault:
@@ -250,6 +350,9 @@ std::vector<float> RopeConfig::InverseFrequencies(uint32_t head_dim) const {
         break;
       case Type::kYarn:
         scaled = ramp.Frequency(*this, i, plain);
+        break;
+      case Type::kLong:
+        scaled = plain / (serves_long ? long_factors : short_factors)[i];
         break;
     }
     frequencies[i] = static_cast<float>(scaled);

@@ -51,6 +51,9 @@ absl::Status CheckRopeScaling(std::string_view text) { return Parse(text).status
 absl::Status ApplyRopeScaling(std::string_view text, ModelConfig& config) {
   if (text.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const Scaling scaling, Parse(text));
+  if (config.rope.query_growth != 0) {
+    return Refuse(text, "cannot take the place of a scaling by which queries grow, too");
+  }
   int64_t original = scaling.original_positions;
   if (original == 0) {
     switch (config.rope.type) {
@@ -62,21 +65,32 @@ absl::Status ApplyRopeScaling(std::string_view text, ModelConfig& config) {
         break;
       case RopeConfig::Type::kLinear:
       case RopeConfig::Type::kLlama3:
+      case RopeConfig::Type::kLong:
         return Refuse(text,
                       "takes the place of another scaling in config.json, with which the model was "
                       "trained, and does not say of which context");
     }
   }
+  const double rotated_part = config.rope.rotated_part;
   config.rope = YarnRope(config.rope.theta, scaling.factor, original);
+  config.rope.rotated_part = rotated_part;
   config.context_length = ContextLengthOf(config);
   return absl::OkStatus();
+}
+
+void ServeContexts(int64_t max_model_len, ModelConfig& config) {
+  if (config.rope.type != RopeConfig::Type::kLong) return;
+  const int64_t served = max_model_len == 0 ? config.context_length : max_model_len;
+  config.rope.serves_long = served > config.rope.original_positions;
 }
 
 std::optional<std::string> DocumentedRopeScaling(const ModelConfig& config) {
   if (config.rope.type != RopeConfig::Type::kDefault) return std::nullopt;
   // Qwen3 counts 8,192 tokens of output apart.
   const bool is_qwen2 = config.family == ModelFamily::kQwen2 && config.max_positions == 32768;
-  const bool is_qwen3 = config.family == ModelFamily::kQwen3 && config.max_positions == 40960;
+  const bool is_qwen3 =
+      (config.family == ModelFamily::kQwen3 || config.family == ModelFamily::kQwen3Moe) &&
+      config.max_positions == 40960;
   if (is_qwen2 || is_qwen3) return "yarn:4:32768";
   return std::nullopt;
 }

@@ -32,6 +32,7 @@ absl::StatusOr<WeightType> ReadType(const common::JsonReader& entry) {
   // Packed codes and what belongs to them; anywhere else CheckTensors refuses it.
   if (name == "I32") return WeightType::kI32;
   if (name == "I64") return WeightType::kI64;
+  if (name == "U8") return WeightType::kU8;
   return absl::UnimplementedError(
       absl::StrCat(entry.place(), ": element type ", name.substr(0, 40),
                    " is not supported; F32, F16, BF16 and F8_E4M3 are"));

@@ -15,6 +15,8 @@
 #include "gpu_worker/model/gguf/gguf_model.h"
 #include "gpu_worker/model/missing_weights.h"
 #include "gpu_worker/model/model_folder.h"
+#include "gpu_worker/model/padded_heads.h"
+#include "gpu_worker/model/stacked_experts.h"
 
 namespace retroinfer {
 namespace {
@@ -43,8 +45,11 @@ class FolderModel : public StoredModel {
   absl::StatusOr<std::unique_ptr<Tokenizer>> ReadTokenizer() const override {
     return Tokenizer::Load(folder_);
   }
-  absl::StatusOr<Checkpoint> OpenWeights(const ModelConfig&) const override {
-    return Checkpoint::Open(folder_);
+  absl::StatusOr<Checkpoint> OpenWeights(const ModelConfig& config) const override {
+    ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder_));
+    RETURN_IF_ERROR(PadHeads(config, checkpoint));
+    RETURN_IF_ERROR(UnstackExperts(config, checkpoint));
+    return checkpoint;
   }
   bool HasWeights() const override {
     return HasSafetensors(folder_) || !InsteadOfWeights(folder_).empty();

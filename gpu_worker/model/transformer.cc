@@ -32,13 +32,22 @@ int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& option
   return options.max_positions == 0 ? config.context_length : options.max_positions;
 }
 
+// Those of all layers, then those of window layers, if theirs are others.
+std::vector<float> InverseFrequencies(const ModelConfig& config) {
+  std::vector<float> all = config.rope.InverseFrequencies(config.own_head_dim());
+  if (config.window_rope.has_value()) {
+    const std::vector<float> more = config.window_rope->InverseFrequencies(config.own_head_dim());
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
+}
+
 }  // namespace
 
 MemoryNeed Transformer::MemoryOf(const ModelConfig& config, DType activation_dtype,
                                  const TransformerOptions& options) {
   MemoryNeed need;
-  need[MemoryPurpose::kWeights] =
-      config.rope.InverseFrequencies(config.head_dim).size() * sizeof(float);
+  need[MemoryPurpose::kWeights] = InverseFrequencies(config).size() * sizeof(float);
   need[MemoryPurpose::kActivations] =
       Workspace::Bytes(config, activation_dtype, options.max_prefill_rows) +
       Workspace::Bytes(config, activation_dtype, options.max_decode_rows) +
@@ -99,7 +108,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
 }
 
 absl::Status Transformer::UploadTables(Device& device, int64_t max_positions) {
-  const std::vector<float> inv_freq = config_.rope.InverseFrequencies(config_.head_dim);
+  const std::vector<float> inv_freq = InverseFrequencies(config_);
   std::vector<int32_t> positions(static_cast<size_t>(max_positions));
   std::iota(positions.begin(), positions.end(), 0);
   const auto inv_freq_bytes = std::as_bytes(std::span(inv_freq));
@@ -114,8 +123,46 @@ absl::Status Transformer::UploadTables(Device& device, int64_t max_positions) {
 
 absl::Status Transformer::Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
                                const MatrixView& out) {
-  return ops_.model().RmsNorm(
-      stream, {.in = in, .weight = weight, .epsilon = config_.rms_norm_epsilon, .out = out});
+  return ops_.model().RmsNorm(stream, {.in = in,
+                                       .weight = weight,
+                                       .epsilon = config_.hidden_epsilon(),
+                                       .weight_offset = config_.norm_offset,
+                                       .out = out});
+}
+
+absl::Status Transformer::NormHeads(Stream& stream, const MatrixView& heads,
+                                    const MatrixView& weight) {
+  return ops_.model().RmsNorm(stream, {.in = heads,
+                                       .weight = weight,
+                                       .epsilon = config_.rms_norm_epsilon,
+                                       .weight_offset = config_.norm_offset,
+                                       .out = heads});
+}
+
+absl::Status Transformer::AddProjected(Stream& stream, const PreparedLinear& linear,
+                                       const MatrixView& in, const MatrixView& norm,
+                                       const MatrixView& hidden, const MatrixView& scratch,
+                                       bool decode) {
+  if (!config_.post_norms) return Project(stream, linear, in, hidden, true, decode);
+  RETURN_IF_ERROR(Project(stream, linear, in, scratch, false, decode));
+  return ops_.model().RmsNorm(stream, {.in = scratch,
+                                       .weight = norm,
+                                       .epsilon = config_.rms_norm_epsilon,
+                                       .weight_offset = config_.norm_offset,
+                                       .out = hidden,
+                                       .accumulate = true});
+}
+
+absl::Status Transformer::FindLogits(Stream& stream, const MatrixView& hidden,
+                                     const MatrixView& normed, const MatrixView& logits) {
+  RETURN_IF_ERROR(
+      ops_.model().RmsNorm(stream, {.in = hidden,
+                                    .weight = weights_.final_norm,
+                                    .epsilon = config_.hidden_epsilon(),
+                                    .scale = static_cast<float>(1 / config_.logits_divisor),
+                                    .weight_offset = config_.norm_offset,
+                                    .out = normed}));
+  return Project(stream, *weights_.lm_head, normed, logits, false, true);
 }
 
 absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
@@ -127,13 +174,41 @@ absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
 }
 
 absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
-                                    const Workspace::Views& rows) {
-  return ops_.model().RopeTable(
-      stream, {.positions = positions,
-               .inv_freq = inv_freq_.as<const float>(),
-               .attention_factor = static_cast<float>(config_.rope.attention_factor),
-               .cos = rows.cos,
-               .sin = rows.sin});
+                                    const Workspace::Views& rows, bool of_windows) {
+  const RopeConfig& rope = of_windows ? *config_.window_rope : config_.rope;
+  const size_t pairs = config_.rotated_dims() / 2;
+  RopeTableArgs args = {
+      .positions = positions,
+      .inv_freq = inv_freq_.as<const float>().subspan(of_windows ? pairs : 0, pairs),
+      .attention_factor = static_cast<float>(rope.attention_factor),
+      .cos = of_windows ? rows.window_cos : rows.cos,
+      .sin = of_windows ? rows.window_sin : rows.sin};
+  RETURN_IF_ERROR(ops_.model().RopeTable(stream, args));
+  if (rope.query_growth == 0) return absl::OkStatus();
+  args.growth = static_cast<float>(rope.query_growth);
+  args.growth_positions = static_cast<int32_t>(rope.original_positions);
+  args.cos = rows.query_cos;
+  args.sin = rows.query_sin;
+  return ops_.model().RopeTable(stream, args);
+}
+
+absl::Status Transformer::Rope(Stream& stream, const LayerWeights& weights,
+                               const Workspace::Views& rows) {
+  const bool of_windows = weights.spec.window_rope;
+  RopeArgs args = {.x = rows.qkv.Columns(0, config_.query_size() + config_.kv_size()),
+                   .head_dim = config_.head_dim,
+                   .rotated_dims = config_.rotated_dims(),
+                   .cos = of_windows ? rows.window_cos : rows.cos,
+                   .sin = of_windows ? rows.window_sin : rows.sin,
+                   .offsets = weights.key_offsets};
+  if (config_.rope.query_growth == 0) return ops_.model().Rope(stream, args);
+  args.x = rows.keys;
+  RETURN_IF_ERROR(ops_.model().Rope(stream, args));
+  args.x = rows.queries;
+  args.cos = rows.query_cos;
+  args.sin = rows.query_sin;
+  args.offsets = {};
+  return ops_.model().Rope(stream, args);
 }
 
 absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
@@ -142,22 +217,17 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
   RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
   RETURN_IF_ERROR(Project(stream, *weights.qkv, rows.normed, rows.qkv, false, decode));
   if (weights.spec.qk_norm) {
-    RETURN_IF_ERROR(Norm(stream, rows.queries, weights.q_norm, rows.queries));
-    RETURN_IF_ERROR(Norm(stream, rows.keys, weights.k_norm, rows.keys));
+    RETURN_IF_ERROR(NormHeads(stream, rows.queries, weights.q_norm));
+    RETURN_IF_ERROR(NormHeads(stream, rows.keys, weights.k_norm));
   }
-  if (!weights.spec.rope) return absl::OkStatus();
-  const MatrixView queries_and_keys = rows.qkv.Columns(0, config_.query_size() + config_.kv_size());
-  return ops_.model().Rope(stream, {.x = queries_and_keys,
-                                    .head_dim = config_.head_dim,
-                                    .cos = rows.cos,
-                                    .sin = rows.sin,
-                                    .offsets = weights.key_offsets});
+  return weights.spec.rope ? Rope(stream, weights, rows) : absl::OkStatus();
 }
 
 absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,
                                       const MatrixView& hidden, const Workspace::Views& rows,
                                       bool decode) {
-  RETURN_IF_ERROR(Project(stream, *weights.o, rows.attention, hidden, true, decode));
+  RETURN_IF_ERROR(AddProjected(stream, *weights.o, rows.attention, weights.post_attention_norm,
+                               hidden, rows.normed, decode));
   return FeedForward(stream, weights, hidden, rows, decode);
 }
 
@@ -167,6 +237,8 @@ absl::Status Transformer::FeedForward(Stream& stream, const LayerWeights& weight
   switch (weights.spec.feed_forward) {
     case FeedForwardKind::kDense:
       return DenseFeedForward(stream, weights, hidden, rows, decode);
+    case FeedForwardKind::kExperts:
+      return ExpertFeedForward(stream, weights, hidden, rows, decode);
   }
   return absl::InternalError("a feed-forward network of no known kind");
 }
@@ -180,16 +252,45 @@ absl::Status Transformer::DenseFeedForward(Stream& stream, const LayerWeights& w
                                                     .in = rows.normed,
                                                     .gate_up = rows.gate_up,
                                                     .out = gated,
-                                                    .decode = decode}));
-  return Project(stream, *weights.down, gated, hidden, true, decode);
+                                                    .decode = decode,
+                                                    .activation = config_.activation}));
+  return AddProjected(stream, *weights.down, gated, weights.post_mlp_norm, hidden, rows.normed,
+                      decode);
+}
+
+absl::Status Transformer::ExpertFeedForward(Stream& stream, const LayerWeights& weights,
+                                            const MatrixView& hidden, const Workspace::Views& rows,
+                                            bool decode) {
+  const Workspace::ExpertRows& experts = rows.experts;
+  RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
+  RETURN_IF_ERROR(Project(stream, *weights.router, rows.normed, experts.scores, false, decode));
+  RETURN_IF_ERROR(
+      ops_.model().RouteExperts(stream, {.scores = experts.scores,
+                                         .weights_sum_to_one = config_.experts.weights_sum_to_one,
+                                         .decode = decode,
+                                         .routes = experts.routes}));
+  RETURN_IF_ERROR(ops_.model().GroupedGatedLinear(stream, {.linear = weights.gate_up.get(),
+                                                           .in = rows.normed,
+                                                           .routes = experts.routes,
+                                                           .out = experts.gated,
+                                                           .decode = decode,
+                                                           .activation = config_.activation}));
+  return ops_.model().GroupedLinear(stream, {.linear = weights.down.get(),
+                                             .in = experts.gated,
+                                             .routes = experts.routes,
+                                             .products = experts.products,
+                                             .out = hidden,
+                                             .decode = decode});
 }
 
 absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_ids,
                                 const MatrixView& hidden) {
   RETURN_IF_ERROR(CheckMatrix("Embed: hidden", hidden, activation_dtype(),
                               static_cast<int64_t>(token_ids.size()), config_.hidden_size));
-  return ops_.model().Embedding(
-      stream, {.token_ids = token_ids, .table = weights_.embedding.Numbers(), .out = hidden});
+  return ops_.model().Embedding(stream, {.token_ids = token_ids,
+                                         .table = weights_.embedding.Numbers(),
+                                         .scale = config_.embedding_scale(),
+                                         .out = hidden});
 }
 
 absl::Status Transformer::CheckPieces(const MatrixView& hidden,
@@ -229,7 +330,9 @@ absl::Status Transformer::StorePiece(Stream& stream, const Workspace::Views& row
 }
 
 AttentionForm Transformer::AttentionOf(uint32_t layer) const {
-  return {.scale = config_.attention_scale(), .window = config_.window_of(layer)};
+  return {.scale = config_.attention_scale(),
+          .window = config_.window_of(layer),
+          .sinks = weights_.layers[layer].sinks};
 }
 
 absl::Status Transformer::AttendPieces(Stream& stream, uint32_t layer, const Workspace::Views& rows,
@@ -273,7 +376,7 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
   }
   const LayerWeights& weights = weights_.layers[layer];
   const Workspace::Views rows = prefill_.Rows(hidden.rows);
-  RETURN_IF_ERROR(RopeTable(stream, positions, rows));
+  RETURN_IF_ERROR(RopeTable(stream, positions, rows, weights.spec.window_rope));
   RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, false));
   RETURN_IF_ERROR(AttendPieces(stream, layer, rows, pieces));
   // Runs of rows that go on, in turn; all output projections come first, because the feed-forward
@@ -294,7 +397,8 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
         RETURN_IF_ERROR(FeedForward(stream, weights, of_run, views, false));
       } else {
         const MatrixView attended = rows.attention.Rows(end - run, run);
-        RETURN_IF_ERROR(Project(stream, *weights.o, attended, of_run, true, false));
+        RETURN_IF_ERROR(AddProjected(stream, *weights.o, attended, weights.post_attention_norm,
+                                     of_run, views.normed, false));
       }
     }
   }
@@ -321,9 +425,7 @@ absl::Status Transformer::Logits(Stream& stream, const MatrixView& hidden,
       CheckMatrix("Logits: hidden", hidden, activation_dtype(), hidden.rows, config_.hidden_size));
   RETURN_IF_ERROR(
       CheckMatrix("Logits: logits", logits, DType::kF32, hidden.rows, config_.vocab_size));
-  const MatrixView normed = prefill_.Rows(hidden.rows).normed;
-  RETURN_IF_ERROR(Norm(stream, hidden, weights_.final_norm, normed));
-  return Project(stream, *weights_.lm_head, normed, logits, false, true);
+  return FindLogits(stream, hidden, prefill_.Rows(hidden.rows).normed, logits);
 }
 
 absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token_ids,
@@ -338,15 +440,17 @@ absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token
   }
   const Workspace::Views rows = decode_.Rows(batch);
   RETURN_IF_ERROR(Embed(stream, token_ids, rows.hidden));
-  RETURN_IF_ERROR(RopeTable(stream, positions, rows));
+  RETURN_IF_ERROR(RopeTable(stream, positions, rows, false));
+  if (config_.window_rope.has_value()) {
+    RETURN_IF_ERROR(RopeTable(stream, positions, rows, true));
+  }
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[layer];
     RETURN_IF_ERROR(ProjectQkv(stream, weights, rows.hidden, rows, true));
     RETURN_IF_ERROR(attention(layer, rows.queries, rows.keys, rows.values, rows.attention));
     RETURN_IF_ERROR(FinishLayer(stream, weights, rows.hidden, rows, true));
   }
-  RETURN_IF_ERROR(Norm(stream, rows.hidden, weights_.final_norm, rows.normed));
-  return Project(stream, *weights_.lm_head, rows.normed, logits, false, true);
+  return FindLogits(stream, rows.hidden, rows.normed, logits);
 }
 
 }  // namespace retroinfer

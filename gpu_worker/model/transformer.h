@@ -1,4 +1,4 @@
-// The forward pass of a Llama or Qwen model, in pieces that the engine drives: prefill one (layer,
+// The forward pass of a model, in pieces that the engine drives: prefill one (layer,
 // chunk) at a time, decode one step of a batch at a time with attention left to the caller.
 //
 //   prefill                                   decode
@@ -146,8 +146,13 @@ class Transformer {
   static absl::StatusOr<std::unique_ptr<Transformer>> WithoutWeights(
       Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options);
   absl::Status UploadTables(Device& device, int64_t max_positions);
+  // The table of layers that are, or are not, turned by ModelConfig::window_rope.
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
-                         const Workspace::Views& rows);
+                         const Workspace::Views& rows, bool of_windows);
+  // hidden += `in` times `linear`, or the norm of that, if the layer has one. `scratch`: as hidden.
+  absl::Status AddProjected(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
+                            const MatrixView& norm, const MatrixView& hidden,
+                            const MatrixView& scratch, bool decode);
   // Norm, projection, norms of heads, RoPE, as the layer has them: hidden -> rows.qkv.
   absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                           const Workspace::Views& rows, bool decode);
@@ -159,11 +164,21 @@ class Transformer {
   absl::Status DenseFeedForward(Stream& stream, const LayerWeights& weights,
                                 const MatrixView& hidden, const Workspace::Views& rows,
                                 bool decode);
+  absl::Status ExpertFeedForward(Stream& stream, const LayerWeights& weights,
+                                 const MatrixView& hidden, const Workspace::Views& rows,
+                                 bool decode);
   absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
   absl::Status StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
                           const PrefillPiece& piece);
   absl::Status AttendPieces(Stream& stream, uint32_t layer, const Workspace::Views& rows,
                             std::span<const PrefillPiece> pieces);
+  // Turns queries and keys in rows.qkv.
+  absl::Status Rope(Stream& stream, const LayerWeights& weights, const Workspace::Views& rows);
+  // Final norm and output projection.
+  absl::Status FindLogits(Stream& stream, const MatrixView& hidden, const MatrixView& normed,
+                          const MatrixView& logits);
+  // Of each head alone, in place.
+  absl::Status NormHeads(Stream& stream, const MatrixView& heads, const MatrixView& weight);
   absl::Status Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
                     const MatrixView& out);
   absl::Status Project(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
@@ -173,7 +188,7 @@ class Transformer {
   Ops& ops_;
   const ModelConfig config_;
   ModelWeights weights_;
-  DeviceBuffer inv_freq_;   // [head_dim / 2] f32
+  DeviceBuffer inv_freq_;   // [rotated_dims / 2] f32; with a window_rope, those of it follow
   DeviceBuffer positions_;  // [max_positions] int32: 0, 1, 2, ...
 
   Workspace prefill_;

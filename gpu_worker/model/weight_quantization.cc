@@ -230,4 +230,21 @@ absl::StatusOr<std::optional<WeightQuantization>> ReadWeightQuantization(
   return result;
 }
 
+absl::Status RequireMxfp4(const common::JsonReader& config) {
+  constexpr char kKey[] = "quantization_config";
+  constexpr char kMethod[] = "quant_method";
+  const auto unsupported = [](const common::JsonReader& at, const char* key,
+                              const std::string& problem) {
+    return absl::UnimplementedError(absl::StrCat(at.place(), ": key \"", key, "\": ", problem));
+  };
+  if (!config.Has(kKey)) {
+    return unsupported(config, kKey, "is missing: experts are supported in MXFP4");
+  }
+  ASSIGN_OR_RETURN(const common::JsonReader settings, config.Object(kKey));
+  ASSIGN_OR_RETURN(const std::string method, settings.String(kMethod));
+  if (method == "mxfp4") return absl::OkStatus();
+  return unsupported(settings, kMethod,
+                     absl::StrCat(method.substr(0, 40), " is not supported here; mxfp4 is"));
+}
+
 }  // namespace retroinfer

@@ -39,4 +39,10 @@ struct WeightQuantization {
 absl::StatusOr<std::optional<WeightQuantization>> ReadWeightQuantization(
     const common::JsonReader& config, const common::JsonReader* hf_quant_config);
 
+// Checks that `config` has experts in MXFP4, which are numbers when they are loaded
+// (stacked_experts.h) and so no quantization of the model here.
+//
+// Returns: UNIMPLEMENTED for another form, and for none.
+absl::Status RequireMxfp4(const common::JsonReader& config);
+
 }  // namespace retroinfer

@@ -8,6 +8,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/ops/matrix.h"
+#include "gpu_worker/ops/model/route_experts.h"
 
 namespace retroinfer {
 
@@ -28,18 +29,33 @@ class Workspace {
   Workspace() = default;
   int64_t max_rows() const { return max_.hidden.rows; }
 
+  // What rows give on their way through the experts that they choose, C of them: row r of a chunk
+  // has rows C * r to C * r + C - 1 of the matrices in activation dtype.
+  struct ExpertRows {
+    MatrixView scores;    // [rows, experts] f32
+    ExpertRoutes routes;  // of C experts a row
+    MatrixView gated;     // [C * rows, intermediate]
+    MatrixView products;  // [C * rows, hidden]
+  };
+
   // Matrices in activation dtype, contiguous but for the three that are columns of qkv.
   struct Views {
     MatrixView hidden;      // [rows, hidden]
     MatrixView normed;      // [rows, hidden]
-    DeviceSpan<float> cos;  // [rows, head_dim / 2]
-    DeviceSpan<float> sin;  // [rows, head_dim / 2]
-    MatrixView qkv;         // [rows, (query_heads + 2 * kv_heads) * head_dim]: the next three
-    MatrixView queries;     // [rows, query_heads * head_dim]
-    MatrixView keys;        // [rows, kv_heads * head_dim]
-    MatrixView values;      // [rows, kv_heads * head_dim]
-    MatrixView attention;   // [rows, query_heads * head_dim]
-    MatrixView gate_up;     // [rows, 2 * intermediate]; overlaps qkv and attention
+    DeviceSpan<float> cos;  // [rows, rotated_dims / 2]
+    DeviceSpan<float> sin;  // [rows, rotated_dims / 2]
+    // The same of window layers, if their RoPE is another one; empty without.
+    DeviceSpan<float> window_cos;
+    DeviceSpan<float> window_sin;
+    DeviceSpan<float> query_cos;  // the same of queries that grow with their positions, or empty
+    DeviceSpan<float> query_sin;
+    MatrixView qkv;        // [rows, (query_heads + 2 * kv_heads) * head_dim]: the next three
+    MatrixView queries;    // [rows, query_heads * head_dim]
+    MatrixView keys;       // [rows, kv_heads * head_dim]
+    MatrixView values;     // [rows, kv_heads * head_dim]
+    MatrixView attention;  // [rows, query_heads * head_dim]
+    MatrixView gate_up;    // [rows, 2 * intermediate]; overlaps qkv and attention
+    ExpertRows experts;    // in the place of gate_up, where layers have experts
   };
   // The first `rows` of every part. REQUIRES: rows <= max_rows().
   Views Rows(int64_t rows) const;

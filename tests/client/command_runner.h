@@ -29,7 +29,7 @@ inline CommandResult RunCommand(Command command, std::vector<std::string> argume
   size_t err_size = 0;
   Streams streams;
   // An empty buffer cannot be opened: the end of a line says nothing, too.
-  if (input.empty()) input = "\n";
+  if (input.empty()) input.push_back('\n');
   streams.in = ::fmemopen(input.data(), input.size(), "r");
   streams.out = ::open_memstream(&out, &out_size);
   streams.err = ::open_memstream(&err, &err_size);

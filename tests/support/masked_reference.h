@@ -13,7 +13,10 @@
 
 #include "common/log/check.h"
 #include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/model_table.h"
+#include "gpu_worker/model/stacked_experts.h"
 #include "gpu_worker/model/transformer.h"
 #include "tests/support/backends.h"
 
@@ -28,8 +31,13 @@ class MaskedReference {
       : sees_(std::move(sees)) {
     config_ = *LoadModelConfig(folder);
     config_.context_length = context_length;
-    const auto checkpoint = Checkpoint::Open(folder);
-    RI_CHECK(checkpoint.ok());
+    auto checkpoint = Checkpoint::Open(folder);
+    RI_CHECK(checkpoint.ok() && UnstackExperts(config_, *checkpoint).ok());
+    for (uint32_t layer = 0; config_.sinks && layer < config_.num_layers; ++layer) {
+      const HostTensor& sinks =
+          checkpoint->tensors().at(ModelTable(config_).Get(TensorRole::kSinks, layer).stored);
+      sinks_.push_back(NumbersOf(sinks.type, sinks.stored));
+    }
     auto model = Transformer::Load(*backend_->device, *backend_->ops, config_, *checkpoint,
                                    {.max_prefill_rows = 1, .max_decode_rows = 1});
     RI_CHECK(model.ok());
@@ -68,14 +76,15 @@ class MaskedReference {
     for (size_t head = 0; head < static_cast<size_t>(config_.num_query_heads); ++head) {
       const size_t offset = head / group * dim;
       std::vector<double> sum(dim);
-      double weights = 0;
+      // A logit without a value takes its share.
+      double weights = sinks_.empty() ? 0 : std::exp(double{sinks_[layer][head]});
       for (int64_t token = 0; token <= position_; ++token) {
         if (!sees_(layer, position_, token)) continue;
         const float* const key = &keys_[layer][static_cast<size_t>(token)][offset];
         const float* const value = &values_[layer][static_cast<size_t>(token)][offset];
         double dot = 0;
         for (size_t j = 0; j < dim; ++j) dot += double{asked[head * dim + j]} * key[j];
-        const double weight = std::exp(dot / std::sqrt(static_cast<double>(dim)));
+        const double weight = std::exp(dot * double{config_.attention_scale()});
         weights += weight;
         for (size_t j = 0; j < dim; ++j) sum[j] += weight * value[j];
       }
@@ -109,7 +118,8 @@ class MaskedReference {
   std::unique_ptr<Backend> backend_ = AvailableBackends().front().create();
   ModelConfig config_;
   std::unique_ptr<Transformer> model_;
-  std::vector<Rows> keys_, values_;  // by layer, by token
+  std::vector<std::vector<float>> sinks_;  // by layer, by query head; empty: there are none
+  std::vector<Rows> keys_, values_;        // by layer, by token
   int64_t position_ = 0;
 };
 

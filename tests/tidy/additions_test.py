@@ -24,10 +24,10 @@ SEARCHED = ("common/*", "text/constraint/*", "gpu_worker/*", "kv_store_service/*
 
 def model_families(texts):
     """A family's constant, its architecture, its tensors' names, and the switch of what it alone computes."""
-    constants = re.search(r"enum class ModelFamily[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_config.h"]).group(1)
+    constants = re.search(r"enum class ModelFamily[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_families.h"]).group(1)
     own = {"Qwen2": {"qkv_bias"}, "Qwen3": {"qk_norm"}}
     for family in re.findall(r"k(\w+) =", constants):
-        table = texts["gpu_worker/model/model_config.cc"]
+        table = texts["gpu_worker/model/model_families.cc"]
         architecture, names = re.search(rf'"(\w+)", "\w+", ModelFamily::k{family}, &(\w+)', table).groups()
         yield family, {f"ModelFamily::k{family}", architecture, names} | own.get(family, set()), {}
 
@@ -82,6 +82,14 @@ def weight_forms(texts):
             yield name, {f"WeightFormId::{number}", f"{name}Linear", f"{name}_linear.cc".lower(), *storings, "quant_method"}, {}
 
 
+def feed_forward_kinds(texts):
+    """Dense ones are everywhere, so the others are looked at: by the constant, and by what the model has for them."""
+    kinds = re.search(r"enum class FeedForwardKind[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_table.h"]).group(1)
+    own = {"Experts": {"ExpertsConfig", "ExpertRows", "ExpertFeedForward", "kRouter", "weights_sum_to_one", "steer_routers"}}
+    for name in set(re.findall(r"k(\w+) =", kinds)) - {"Dense"}:
+        yield name, {f"FeedForwardKind::k{name}"} | own.get(name, set()), {}
+
+
 def constraints(texts):
     """By the constants of the message and of the compiler's form; a schema's also by its name."""
     form = re.search(r"message Constraint \{.*?oneof form \{(.*?)\n  \}", texts[
@@ -103,6 +111,7 @@ KINDS = {
     # The first form of codes is treated apart where fingerprints and options of before are kept.
     "a weight form": (weight_forms, r"gpu_worker/model/(fingerprint|kept_weights)\.cc|docs/use/checkpoints.md"),
     "a model family": (model_families, r"proto/|tools/(lab|models|needle)/|docs/use/checkpoints.md"),
+    "a kind of feed-forward network": (feed_forward_kinds, r"gpu_worker/ops/|tools/make_int4_golden.py"),
     "a type of GGUF blocks": (gguf_types, r"tools/models/|docs/use/serving.md|README.md"),
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
@@ -112,7 +121,7 @@ KINDS = {
     "a layer kind": (layer_kinds, r"(?!)"),
     "a KV format": (formats, r"README.md"),
 }
-FEWEST = {"a weight form": 1, "a model family": 3, "a type of GGUF blocks": 10, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
+FEWEST = {"a weight form": 1, "a kind of feed-forward network": 1, "a model family": 3, "a type of GGUF blocks": 10, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
           "a layer kind": 1, "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
@@ -152,7 +161,7 @@ def tracked_texts():
 def words(text):
     """What members are recognised by: names, values of enums, paths in their last two or three folders, and in files
     that make metrics strings, too."""
-    found = set(re.findall(r"\w+", text)) | set(re.findall(r"(?:ModelFamily|KvFormatId|WeightFormId)::\w+", text))
+    found = set(re.findall(r"\w+", text)) | set(re.findall(r"(?:ModelFamily|KvFormatId|WeightFormId|FeedForwardKind)::\w+", text))
     if "etric" in text:
         found |= set(re.findall(r'"\w+"', text))
     for path in re.findall(r"[\w/]+\.(?:h|cc|cu)\b", text):

@@ -6,11 +6,15 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/text_normalizer.h"
 #include "text/tokenizer/utf8.h"
 
 namespace retroinfer {
@@ -33,13 +37,34 @@ std::string Quoted(std::string_view token) {
   return absl::StrCat("\"", absl::CHexEscape(std::string(token.substr(0, 100))), "\"");
 }
 
+// The byte that "<0x0A>" stands for.
+std::optional<char> FallbackByte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
+  int value = 0;
+  for (const char digit : token.substr(3, 2)) {
+    if (!absl::ascii_isxdigit(static_cast<unsigned char>(digit))) return std::nullopt;
+    value = value * 16 + (absl::ascii_isdigit(static_cast<unsigned char>(digit))
+                              ? digit - '0'
+                              : absl::ascii_toupper(static_cast<unsigned char>(digit)) - 'A' + 10);
+  }
+  return static_cast<char>(value);
+}
+
+bool HasMarkBehindOther(std::string_view token) {
+  size_t begin = 0;
+  while (token.substr(begin).starts_with(kSpaceMark)) begin += kSpaceMark.size();
+  return token.find(kSpaceMark, begin) != std::string_view::npos;
+}
+
 }  // namespace
 
 absl::StatusOr<BpeModel> BpeModel::Create(const BpeSpec& spec,
                                           const absl::flat_hash_set<int32_t>& special_ids) {
   BpeModel model;
+  model.byte_fallback_ = spec.byte_fallback;
   RETURN_IF_ERROR(model.AddVocabulary(spec));
-  RETURN_IF_ERROR(model.AddBytes(spec, special_ids));
+  RETURN_IF_ERROR(spec.byte_fallback ? model.AddFallbackBytes(special_ids)
+                                     : model.AddBytes(spec, special_ids));
   RETURN_IF_ERROR(model.AddMerges(spec, special_ids));
   if (spec.ignore_merges) model.AddWholePieces(spec, special_ids);
   return model;
@@ -70,7 +95,7 @@ absl::Status BpeModel::AddVocabulary(const BpeSpec& spec) {
           absl::StrCat("vocabulary: the token ", Quoted(entry.token), " occurs twice"));
     }
     has_id_[id] = true;
-    token_bytes_[id] = BytesFromAlphabet(entry.token).value_or(entry.token);
+    token_bytes_[id] = BytesOf(entry.token);
   }
   return absl::OkStatus();
 }
@@ -94,6 +119,27 @@ absl::Status BpeModel::AddBytes(const BpeSpec& spec,
         "vocabulary: none of the 256 bytes has a token: this is no byte-level BPE");
   }
   return lacks_.none() ? absl::OkStatus() : AddUnknown(spec);
+}
+
+absl::Status BpeModel::AddFallbackBytes(const absl::flat_hash_set<int32_t>& special_ids) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string token = absl::StrFormat("<0x%02X>", byte);
+    const int32_t id = IdOf(token);
+    if (id < 0 || special_ids.contains(id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("vocabulary: the token ", token,
+                       id < 0 ? " is missing: byte_fallback needs one for each of the 256 bytes"
+                              : " is a special token: a user's text could become it"));
+    }
+    id_of_byte_[static_cast<size_t>(byte)] = id;
+  }
+  for (const auto& [token, id] : id_of_token_) {
+    const Utf8Step step = NextUtf8(token);
+    const bool is_character =
+        step.kind == Utf8Step::Kind::kCharacter && step.length == token.size();
+    if (is_character && !special_ids.contains(id)) id_of_character_.emplace(step.code, id);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status BpeModel::AddUnknown(const BpeSpec& spec) {
@@ -120,6 +166,7 @@ absl::Status BpeModel::AddUnknown(const BpeSpec& spec) {
 absl::Status BpeModel::AddMerges(const BpeSpec& spec,
                                  const absl::flat_hash_set<int32_t>& special_ids) {
   merges_.reserve(spec.merges.size());
+  may_cut_before_marks_ = byte_fallback_ && !spec.ignore_merges;
   for (size_t i = 0; i < spec.merges.size(); ++i) {
     const MergeSpec& merge = spec.merges[i];
     const std::string merged = merge.left + merge.right;
@@ -132,10 +179,12 @@ absl::Status BpeModel::AddMerges(const BpeSpec& spec,
                        Quoted(left < 0 ? merge.left : (right < 0 ? merge.right : merged))));
     }
     if (special_ids.contains(merged_id)) {
+      if (byte_fallback_) continue;
       return absl::InvalidArgumentError(absl::StrCat("merge ", i, " makes the special token ",
                                                      Quoted(merged),
                                                      ": a user's text could become it"));
     }
+    if (HasMarkBehindOther(merged)) may_cut_before_marks_ = false;
     // A pair that occurs twice has the priority of the last one, as in Hugging Face tokenizers.
     merges_[PairKey(left, right)] = {static_cast<int32_t>(i), merged_id};
   }
@@ -146,9 +195,17 @@ void BpeModel::AddWholePieces(const BpeSpec& spec,
                               const absl::flat_hash_set<int32_t>& special_ids) {
   for (const VocabularyEntry& entry : spec.vocabulary) {
     if (special_ids.contains(entry.id)) continue;
-    std::optional<std::string> bytes = BytesFromAlphabet(entry.token);
+    // Over characters, what a text would have to be is the token as it is written.
+    std::optional<std::string> bytes =
+        byte_fallback_ ? entry.token : BytesFromAlphabet(entry.token);
     if (bytes.has_value()) id_of_piece_.emplace(*std::move(bytes), entry.id);
   }
+}
+
+std::string BpeModel::BytesOf(std::string_view token) const {
+  if (!byte_fallback_) return BytesFromAlphabet(token).value_or(std::string(token));
+  if (const std::optional<char> byte = FallbackByte(token)) return std::string(1, *byte);
+  return absl::StrReplaceAll(std::string(token), {{std::string(kSpaceMark), " "}});
 }
 
 int32_t BpeModel::IdOf(std::string_view token) const {
@@ -167,6 +224,7 @@ void BpeModel::PushCandidate(Scratch& scratch, int32_t left, int32_t right) cons
 
 void BpeModel::ReadSymbols(std::string_view piece, std::vector<Scratch::Symbol>& symbols) const {
   symbols.clear();
+  if (byte_fallback_) return ReadCharacters(piece, symbols);
   bool after_unknown = false;
   for (const char c : piece) {
     const auto byte = static_cast<uint8_t>(c);
@@ -176,6 +234,23 @@ void BpeModel::ReadSymbols(std::string_view piece, std::vector<Scratch::Symbol>&
     if (dropped) continue;
     const auto index = static_cast<int32_t>(symbols.size());
     symbols.push_back({id_of_byte_[byte], index - 1, index + 1});
+  }
+  if (!symbols.empty()) symbols.back().next = kEnd;
+}
+
+void BpeModel::ReadCharacters(std::string_view piece, std::vector<Scratch::Symbol>& symbols) const {
+  const auto add = [&symbols](int32_t id) {
+    const auto index = static_cast<int32_t>(symbols.size());
+    symbols.push_back({id, index - 1, index + 1});
+  };
+  while (!piece.empty()) {
+    const Utf8Step step = NextUtf8(piece);
+    if (const auto found = id_of_character_.find(step.code); found != id_of_character_.end()) {
+      add(found->second);
+    } else {
+      for (size_t i = 0; i < step.length; ++i) add(id_of_byte_[static_cast<uint8_t>(piece[i])]);
+    }
+    piece.remove_prefix(step.length);
   }
   if (!symbols.empty()) symbols.back().next = kEnd;
 }

@@ -11,7 +11,8 @@
 namespace retroinfer {
 
 // What Append() and Flush() return, put together, is what Tokenizer::Decode() returns for all
-// tokens, and the special ones that are shown.
+// tokens, and the special ones that are shown; but for a space at the beginning, which Decode()
+// takes for the mark before a text: an answer goes on with one.
 //
 // Threads: one at a time.
 // Owns:    at most 3 bytes of a character that is not complete.

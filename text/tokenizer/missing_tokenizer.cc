@@ -34,8 +34,8 @@ absl::Status MissingTokenizer(const fs::path& folder) {
                      ", but a tokenizer.model, which is not read. Get the tokenizer.json of the "
                      "same model, or run in it ",
                      kConvert,
-                     " (byte-level BPE, as Llama 3 has, is supported; SentencePiece, as Llama 2 "
-                     "has, is not)"));
+                     " (of the kinds of SentencePiece, BPE with byte_fallback is supported, as "
+                     "Llama 2 and Gemma have; Unigram is not)"));
   }
   return absl::NotFoundError(
       absl::StrCat(beginning,

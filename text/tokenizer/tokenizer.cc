@@ -13,7 +13,6 @@
 #include "common/json/json_reader.h"
 #include "common/status/status_macros.h"
 #include "text/tokenizer/missing_tokenizer.h"
-#include "text/tokenizer/nfc.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/utf8.h"
 
@@ -24,15 +23,23 @@ constexpr size_t kTextBytesMax = size_t{512} << 20;
 constexpr size_t kCachedPieceBytesMax = 64;
 constexpr size_t kCachedPiecesMax = size_t{1} << 18;
 constexpr size_t kBytesPerTokenGuess = 4;
+// NFC shortens a text to 2/7 at most: U+1FBE U+0308 U+0301, 7 bytes, become U+0390, 2 bytes.
+constexpr size_t kNfcRatioMax = 4;
+// Pieces of a text between runs of U+2581.
+constexpr char kBetweenMarks[] = R"(\x{2581}*+[^\x{2581}]++|\x{2581}++)";
 
 // The tokens to search for in the raw or in the normalised text.
-absl::StatusOr<AddedTokenMatcher> MakeMatcher(const TokenizerSpec& spec, bool normalized) {
+absl::StatusOr<AddedTokenMatcher> MakeMatcher(const TokenizerSpec& spec,
+                                              const TextNormalizer& normalizer, bool normalized) {
   std::vector<AddedTokenSpec> tokens;
   absl::flat_hash_set<std::string> contents;
   for (AddedTokenSpec token : spec.added_tokens) {
     if (token.normalized != normalized) continue;
-    if (normalized && spec.nfc) {
-      ASSIGN_OR_RETURN(token.content, NormalizeNfc(token.content));
+    if (normalized) {
+      const SpecialRuns runs(token.content.size(), true);
+      std::string content;
+      RETURN_IF_ERROR(normalizer.Normalize(token.content, runs, content).status());
+      token.content = std::move(content);
     }
     if (!contents.insert(token.content).second) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -41,24 +48,6 @@ absl::StatusOr<AddedTokenMatcher> MakeMatcher(const TokenizerSpec& spec, bool no
     tokens.push_back(std::move(token));
   }
   return AddedTokenMatcher(std::move(tokens));
-}
-
-// Normalises run by run; what belongs to which run is known afterwards. An ASCII character composes
-// with nothing before it, so runs are cut there; bytes between a run's end and the next such
-// character may be special only if both runs may.
-absl::StatusOr<SpecialRuns> Normalize(std::string_view text, const SpecialRuns& special,
-                                      std::string& out) {
-  SpecialRuns runs;
-  size_t begin = 0;
-  for (const SpecialRuns::Run& run : special.runs()) {
-    size_t end = std::max(begin, run.end);
-    while (end < text.size() && static_cast<uint8_t>(text[end]) >= 0x80) ++end;
-    ASSIGN_OR_RETURN(const std::string normalized, NormalizeNfc(text.substr(begin, end - begin)));
-    runs.Append(normalized.size(), special.Allow(begin, end));
-    out.append(normalized);
-    begin = end;
-  }
-  return runs;
 }
 
 }  // namespace
@@ -78,17 +67,20 @@ class Tokenizer::Encoder {
         continue;
       }
       const auto begin = static_cast<size_t>(segment.text.data() - text.data());
-      RETURN_IF_ERROR(EncodeRaw(segment.text, special.Part(begin, begin + segment.text.size())));
+      RETURN_IF_ERROR(
+          EncodeRaw(segment.text, special.Part(begin, begin + segment.text.size()), begin == 0));
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status EncodeRaw(std::string_view text, SpecialRuns special) {
-    if (tokenizer_.nfc_) {
-      normalized_texts_.emplace_back();
-      ASSIGN_OR_RETURN(special, Normalize(text, special, normalized_texts_.back()));
-      text = normalized_texts_.back();
+  // `is_first`: nothing is before `text`.
+  absl::Status EncodeRaw(std::string_view text, SpecialRuns special, bool is_first) {
+    if (tokenizer_.normalizer_.normalizes()) {
+      made_texts_.emplace_back();
+      ASSIGN_OR_RETURN(special,
+                       tokenizer_.normalizer_.Normalize(text, special, made_texts_.back()));
+      text = made_texts_.back();
     }
     std::vector<TextSegment> segments;
     tokenizer_.normalized_matcher_.Split(text, special, segments);
@@ -97,11 +89,19 @@ class Tokenizer::Encoder {
         out_.push_back(segment.token_id);
         continue;
       }
+      const bool begins_text = is_first && segment.text.data() == text.data();
       ASSIGN_OR_RETURN(const std::vector<std::string_view>* const pieces,
-                       pre_tokenizer_.Split(segment.text));
+                       pre_tokenizer_.Split(Marked(segment.text, begins_text)));
       for (const std::string_view piece : *pieces) EncodePiece(piece);
     }
     return absl::OkStatus();
+  }
+
+  std::string_view Marked(std::string_view text, bool is_first) {
+    if (!tokenizer_.normalizer_.marks_spaces()) return text;
+    made_texts_.emplace_back();
+    tokenizer_.normalizer_.MarkSpaces(text, is_first, made_texts_.back());
+    return made_texts_.back();
   }
 
   void EncodePiece(std::string_view piece) {
@@ -133,14 +133,15 @@ class Tokenizer::Encoder {
   const Tokenizer& tokenizer_;
   PreTokenizer::Run pre_tokenizer_;
   BpeModel::Scratch scratch_;
-  std::deque<std::string> normalized_texts_;  // the keys of cache_ point into them
+  std::deque<std::string> made_texts_;  // normalised or marked; the keys of cache_ point into them
   absl::flat_hash_map<std::string_view, Range> cache_;
   std::vector<int32_t>& out_;
 };
 
-Tokenizer::Tokenizer(BpeModel model, PreTokenizer pre_tokenizer, AddedTokenMatcher raw_matcher,
-                     AddedTokenMatcher normalized_matcher)
+Tokenizer::Tokenizer(BpeModel model, TextNormalizer normalizer, PreTokenizer pre_tokenizer,
+                     AddedTokenMatcher raw_matcher, AddedTokenMatcher normalized_matcher)
     : model_(std::move(model)),
+      normalizer_(normalizer),
       pre_tokenizer_(std::move(pre_tokenizer)),
       raw_matcher_(std::move(raw_matcher)),
       normalized_matcher_(std::move(normalized_matcher)),
@@ -170,13 +171,21 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
     if (token.special) special_ids.insert(token.id);
   }
   ASSIGN_OR_RETURN(BpeModel model, BpeModel::Create(spec.model, special_ids));
-  ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::Create(spec.splits));
-  ASSIGN_OR_RETURN(AddedTokenMatcher raw_matcher, MakeMatcher(spec, false));
-  ASSIGN_OR_RETURN(AddedTokenMatcher normalized_matcher, MakeMatcher(spec, true));
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(model), std::move(pre_tokenizer),
-                                                     std::move(raw_matcher),
-                                                     std::move(normalized_matcher)));
-  tokenizer->nfc_ = spec.nfc;
+  std::vector<SplitSpec> splits = spec.splits;
+  // Equal pieces are encoded once.
+  const SplitSpec between_marks = {.pattern = kBetweenMarks};
+  if (model.may_cut_before_marks()) splits.push_back(between_marks);
+  ASSIGN_OR_RETURN(PreTokenizer pre_tokenizer, PreTokenizer::Create(splits));
+  const TextNormalizer normalizer(spec.nfc, spec.marks);
+  ASSIGN_OR_RETURN(AddedTokenMatcher raw_matcher, MakeMatcher(spec, normalizer, false));
+  ASSIGN_OR_RETURN(AddedTokenMatcher normalized_matcher, MakeMatcher(spec, normalizer, true));
+  std::unique_ptr<Tokenizer> tokenizer(
+      new Tokenizer(std::move(model), normalizer, std::move(pre_tokenizer), std::move(raw_matcher),
+                    std::move(normalized_matcher)));
+  // A text may have marks of its own, 3 bytes each, which decode to spaces.
+  tokenizer->normalized_ratio_max_ =
+      (spec.nfc ? kNfcRatioMax : 1) * (spec.model.byte_fallback ? kSpaceMark.size() : 1);
+  tokenizer->drops_front_ = spec.marks.drops_front;
   tokenizer->special_ids_ = std::move(special_ids);
   RETURN_IF_ERROR(tokenizer->AddAddedTokens(spec));
   RETURN_IF_ERROR(tokenizer->CheckTemplate(spec));
@@ -219,7 +228,7 @@ absl::Status Tokenizer::AddAddedTokens(const TokenizerSpec& spec) {
     }
     const auto index = static_cast<size_t>(token.id);
     if (index >= token_bytes_.size()) token_bytes_.resize(index + 1);
-    token_bytes_[index] = token.content;
+    token_bytes_[index] = model_.byte_fallback() ? model_.BytesOf(token.content) : token.content;
   }
   return absl::OkStatus();
 }
@@ -272,6 +281,7 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) c
     if (skip_special && IsSpecial(id)) continue;
     bytes.append(TokenBytes(id));
   }
+  if (drops_front_ && bytes.starts_with(' ')) bytes.erase(0, 1);
   std::string text;
   DrainUtf8(bytes, true, text);
   return text;
@@ -283,9 +293,7 @@ std::string_view Tokenizer::TokenBytes(int32_t id) const {
 }
 
 size_t Tokenizer::TextBytesMax(size_t num_tokens) const {
-  // NFC shortens a text to 2/7 at most: U+1FBE U+0308 U+0301, 7 bytes, become U+0390, 2 bytes.
-  constexpr size_t kNfcRatioMax = 4;
-  const size_t bytes_per_token = token_bytes_max_ * (nfc_ ? kNfcRatioMax : 1);
+  const size_t bytes_per_token = token_bytes_max_ * normalized_ratio_max_;
   if (drops_text_ || num_tokens > SIZE_MAX / bytes_per_token) return SIZE_MAX;
   return num_tokens * bytes_per_token;
 }

@@ -1,4 +1,5 @@
-// Turns text into token ids and back: the byte-level BPE tokenizer of a model folder.
+// Turns text into token ids and back: the BPE tokenizer of a model folder, over bytes or over
+// characters (bpe_model.h).
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include "text/tokenizer/bpe_model.h"
 #include "text/tokenizer/pre_tokenizer.h"
 #include "text/tokenizer/special_runs.h"
+#include "text/tokenizer/text_normalizer.h"
 #include "text/tokenizer/tokenizer_config.h"
 #include "text/tokenizer/tokenizer_spec.h"
 
@@ -62,7 +64,8 @@ class Tokenizer {
                                                       const SpecialRuns& special) const;
 
   // Returns the text of `ids`; bytes that are no UTF-8 become U+FFFD, ids that are no tokens
-  // nothing.
+  // nothing. Where the tokenizer puts a mark before a text, the text loses one space at its
+  // beginning.
   std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
 
   // The bytes of a token: part of a character, often. Empty if `id` is no token.
@@ -88,8 +91,8 @@ class Tokenizer {
  private:
   class Encoder;
 
-  Tokenizer(BpeModel model, PreTokenizer pre_tokenizer, AddedTokenMatcher raw_matcher,
-            AddedTokenMatcher normalized_matcher);
+  Tokenizer(BpeModel model, TextNormalizer normalizer, PreTokenizer pre_tokenizer,
+            AddedTokenMatcher raw_matcher, AddedTokenMatcher normalized_matcher);
   absl::Status AddAddedTokens(const TokenizerSpec& spec);
   absl::Status CheckTemplate(const TokenizerSpec& spec);
   absl::Status AppendIds(std::string_view text, const SpecialRuns& special,
@@ -97,10 +100,12 @@ class Tokenizer {
 
   // All constant after construction.
   BpeModel model_;
+  TextNormalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   AddedTokenMatcher raw_matcher_;         // searches the text as it came
   AddedTokenMatcher normalized_matcher_;  // searches the normalised text
-  bool nfc_ = false;
+  size_t normalized_ratio_max_ = 1;       // bytes of a text for each of what its tokens decode to
+  bool drops_front_ = false;              // SpaceMarkSpec
   std::vector<int32_t> prefix_;
   std::vector<int32_t> suffix_;
   std::vector<std::string> token_bytes_;  // by id

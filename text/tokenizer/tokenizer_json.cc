@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "text/tokenizer/regex_syntax.h"
+#include "text/tokenizer/space_marks_json.h"
+#include "text/tokenizer/tokenizer_part.h"
 
 namespace retroinfer {
 namespace {
@@ -21,16 +23,6 @@ constexpr size_t kSplitsMax = 16;
 // The pattern of ByteLevel with use_regex, of GPT-2.
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-absl::StatusOr<std::string_view> TypeOf(const common::JsonReader& value) {
-  ASSIGN_OR_RETURN(const common::JsonReader type, value.Required("type"));
-  return type.AsString();
-}
-
-absl::Status UnknownType(const common::JsonReader& value, std::string_view type) {
-  return value.Error(absl::StrCat("type ", absl::CHexEscape(std::string(type.substr(0, 100))),
-                                  " is not supported"));
-}
 
 absl::StatusOr<int32_t> IdOf(const common::JsonReader& value) {
   ASSIGN_OR_RETURN(const int64_t id, value.AsInt(INT32_MIN, INT32_MAX));
@@ -82,7 +74,8 @@ absl::Status ReadAddedTokens(const common::JsonReader& root, TokenizerSpec& spec
 // ---- normalizer ----
 
 absl::Status ReadNormalizer(const common::JsonReader& value, TokenizerSpec& spec) {
-  ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
+  ASSIGN_OR_RETURN(const std::string_view type, TypeOfPart(value));
+  if (type == "Prepend" || type == "Replace") return ReadSpaceNormalizer(value, spec.marks);
   if (type == "NFC") {
     RETURN_IF_ERROR(value.AllowOnly({"type"}));
     spec.nfc = true;
@@ -105,13 +98,18 @@ class PreTokenizerReader {
   explicit PreTokenizerReader(TokenizerSpec& spec) : spec_(spec) {}
 
   absl::Status Read(const common::JsonReader& value) {
-    ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
+    ASSIGN_OR_RETURN(const std::string_view type, TypeOfPart(value));
     if (has_byte_level_) return value.Error("a pre-tokenizer after ByteLevel is not supported");
+    if (has_metaspace_) return value.Error("a pre-tokenizer after Metaspace is not supported");
     if (spec_.splits.size() >= kSplitsMax) return value.Error("too many pre-tokenizers");
     if (type == "Sequence") return ReadSequence(value);
     if (type == "Split") return ReadSplit(value);
     if (type == "Digits") return ReadDigits(value);
     if (type == "ByteLevel") return ReadByteLevel(value);
+    if (type == "Metaspace") {
+      has_metaspace_ = true;
+      return ReadMetaspace(value, spec_);
+    }
     return UnknownType(value, type);
   }
 
@@ -131,11 +129,14 @@ class PreTokenizerReader {
   absl::Status ReadSplit(const common::JsonReader& value) {
     RETURN_IF_ERROR(value.AllowOnly({"type", "pattern", "behavior", "invert"}));
     SplitSpec split;
+    literal_.clear();
     ASSIGN_OR_RETURN(const common::JsonReader pattern, value.Required("pattern"));
     ASSIGN_OR_RETURN(split.pattern, ReadPattern(pattern));
     ASSIGN_OR_RETURN(const common::JsonReader behavior, value.Required("behavior"));
     ASSIGN_OR_RETURN(const std::string_view name, behavior.AsString());
     ASSIGN_OR_RETURN(const bool invert, value.BoolOr("invert", false));
+    // Gemma cuts normalised text behind spaces, of which there are none.
+    if (literal_ == " " && spec_.marks.normalizes_spaces) return absl::OkStatus();
     if (name == "Removed") {
       (invert ? split.keep_gaps : split.keep_matches) = false;
     } else if (name != "Isolated") {
@@ -150,8 +151,8 @@ class PreTokenizerReader {
     ASSIGN_OR_RETURN(const std::optional<common::JsonReader> literal, pattern.Optional("String"));
     if (literal.has_value()) {
       ASSIGN_OR_RETURN(const std::string_view text, literal->AsString());
-      ASSIGN_OR_RETURN(const std::string token, Token(*literal, text, kAddedTokenBytesMax));
-      return EscapeLiteral(token);
+      ASSIGN_OR_RETURN(literal_, Token(*literal, text, kAddedTokenBytesMax));
+      return EscapeLiteral(literal_);
     }
     ASSIGN_OR_RETURN(const common::JsonReader regex, pattern.Required("Regex"));
     ASSIGN_OR_RETURN(const std::string_view text, regex.AsString());
@@ -182,7 +183,9 @@ class PreTokenizerReader {
   }
 
   TokenizerSpec& spec_;
+  std::string literal_;  // of the pattern that was read last, if it is no expression
   bool has_byte_level_ = false;
+  bool has_metaspace_ = false;
 };
 
 // ---- post_processor ----
@@ -240,7 +243,7 @@ absl::Status ReadTemplate(const common::JsonReader& value, TokenizerSpec& spec) 
 }
 
 absl::Status ReadPostProcessor(const common::JsonReader& value, TokenizerSpec& spec) {
-  ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
+  ASSIGN_OR_RETURN(const std::string_view type, TypeOfPart(value));
   if (type == "ByteLevel") return CheckByteLevel(value);  // concerns offsets only
   if (type == "TemplateProcessing") return ReadTemplate(value, spec);
   if (type != "Sequence") return UnknownType(value, type);
@@ -255,8 +258,8 @@ absl::Status ReadPostProcessor(const common::JsonReader& value, TokenizerSpec& s
 
 // ---- decoder ----
 
-absl::Status CheckDecoder(const common::JsonReader& value) {
-  ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
+absl::Status CheckByteLevelDecoder(const common::JsonReader& value) {
+  ASSIGN_OR_RETURN(const std::string_view type, TypeOfPart(value));
   if (type == "ByteLevel") return CheckByteLevel(value);
   return UnknownType(value, type);
 }
@@ -326,9 +329,10 @@ absl::Status ReadModel(const common::JsonReader& model, BpeSpec& spec) {
                                    "end_of_word_suffix", "fuse_unk", "byte_fallback",
                                    "ignore_merges", "vocab", "merges"}));
   for (const std::string_view key :
-       {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+       {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     RETURN_IF_ERROR(CheckUnset(model, key));
   }
+  ASSIGN_OR_RETURN(spec.byte_fallback, model.BoolOr("byte_fallback", false));
   ASSIGN_OR_RETURN(spec.ignore_merges, model.BoolOr("ignore_merges", false));
   ASSIGN_OR_RETURN(const std::optional<common::JsonReader> unknown, model.Optional("unk_token"));
   if (unknown.has_value()) {
@@ -342,6 +346,26 @@ absl::Status ReadModel(const common::JsonReader& model, BpeSpec& spec) {
   return ReadMerges(merges, spec);
 }
 
+// Bytes are written in the byte alphabet by ByteLevel, or characters as they are.
+absl::Status ReadPreTokenizer(const common::JsonReader& root, TokenizerSpec& spec) {
+  if (spec.model.byte_fallback) {
+    ASSIGN_OR_RETURN(const std::optional<common::JsonReader> value, root.Optional("pre_tokenizer"));
+    PreTokenizerReader reader(spec);
+    if (value.has_value()) RETURN_IF_ERROR(reader.Read(*value));
+    if (!reader.has_byte_level()) return absl::OkStatus();
+    return value->Error("ByteLevel and byte_fallback together are not supported");
+  }
+  const SpaceMarkSpec& marks = spec.marks;
+  if (marks.normalizes_front || marks.normalizes_spaces) {
+    return root.Error("normalizer: U+2581 for spaces is supported with byte_fallback only");
+  }
+  ASSIGN_OR_RETURN(const common::JsonReader value, root.Required("pre_tokenizer"));
+  PreTokenizerReader reader(spec);
+  RETURN_IF_ERROR(reader.Read(value));
+  if (reader.has_byte_level()) return absl::OkStatus();
+  return value.Error("needs ByteLevel: BPE over bytes and BPE with byte_fallback are supported");
+}
+
 }  // namespace
 
 absl::StatusOr<TokenizerSpec> ReadTokenizerJson(const common::JsonReader& root) {
@@ -353,17 +377,13 @@ absl::StatusOr<TokenizerSpec> ReadTokenizerJson(const common::JsonReader& root) 
   RETURN_IF_ERROR(ReadAddedTokens(root, spec));
   ASSIGN_OR_RETURN(const std::optional<common::JsonReader> normalizer, root.Optional("normalizer"));
   if (normalizer.has_value()) RETURN_IF_ERROR(ReadNormalizer(*normalizer, spec));
-  ASSIGN_OR_RETURN(const common::JsonReader pre_tokenizer, root.Required("pre_tokenizer"));
-  PreTokenizerReader pre_tokenizer_reader(spec);
-  RETURN_IF_ERROR(pre_tokenizer_reader.Read(pre_tokenizer));
-  if (!pre_tokenizer_reader.has_byte_level()) {
-    return pre_tokenizer.Error("needs ByteLevel: only byte-level BPE is supported");
-  }
+  RETURN_IF_ERROR(ReadPreTokenizer(root, spec));
   ASSIGN_OR_RETURN(const std::optional<common::JsonReader> post_processor,
                    root.Optional("post_processor"));
   if (post_processor.has_value()) RETURN_IF_ERROR(ReadPostProcessor(*post_processor, spec));
   ASSIGN_OR_RETURN(const common::JsonReader decoder, root.Required("decoder"));
-  RETURN_IF_ERROR(CheckDecoder(decoder));
+  RETURN_IF_ERROR(spec.model.byte_fallback ? ReadFallbackDecoder(decoder, spec.marks)
+                                           : CheckByteLevelDecoder(decoder));
   return spec;
 }
 

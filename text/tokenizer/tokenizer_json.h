@@ -12,10 +12,13 @@ namespace retroinfer {
 inline constexpr common::JsonLimits kTokenizerJson = {
     .bytes_max = size_t{64} << 20, .values_max = size_t{64} << 20, .depth_max = 64};
 
-// Returns what the file says. Understood: model BPE over bytes; pre-tokenizers Split (removed,
-// isolated), ByteLevel, Digits and sequences of them that end with ByteLevel; normalizer NFC;
-// post-processors TemplateProcessing, ByteLevel and sequences; decoder ByteLevel. Truncation and
-// padding are settings of a call and are passed over: a prompt is never cut.
+// Returns what the file says. Understood: model BPE over bytes, with pre-tokenizers Split (removed,
+// isolated), ByteLevel, Digits and sequences of them that end with ByteLevel, and decoder
+// ByteLevel; model BPE with byte_fallback, with normalizers Prepend and Replace of spaces,
+// pre-tokenizers none, Metaspace, Split, Digits and sequences, and a decoder of Replace,
+// ByteFallback, Fuse and Strip; normalizer NFC; post-processors TemplateProcessing, ByteLevel and
+// sequences. Truncation and padding are settings of a call and are passed over: a prompt is never
+// cut.
 //
 // Returns: INVALID_ARGUMENT with the place, if a field has a wrong type, or if a feature or a field
 //          is not understood: a text would silently get other ids.

@@ -103,7 +103,7 @@ class Model:
         self.expect(name, kind, numbers, False)
         self.tensors.append((name, permuted(data, heads) if heads else data, kind))
 
-    def layer(self, i, hidden, inner, heads, kv_heads, head_dim, kinds):
+    def layer(self, i, hidden, inner, heads, kv_heads, head_dim, kinds, experts=0):
         kinds = iter(kinds)
         blk = f"blk.{i}."
         is_llama = self.arch == "llama"
@@ -114,12 +114,23 @@ class Model:
                         count if is_llama and letter != "v" else 0)
             if self.arch == "qwen2":
                 self.vector(blk + f"attn_{letter}.bias", count * head_dim)
-            if self.arch == "qwen3" and letter != "v":
+            if self.arch.startswith("qwen3") and letter != "v":
                 self.vector(blk + f"attn_{letter}_norm.weight", head_dim)
         self.matrix(blk + "attn_output.weight", hidden, heads * head_dim, next(kinds))
-        for part in "gate", "up":
-            self.matrix(blk + f"ffn_{part}.weight", inner, hidden, next(kinds))
-        self.matrix(blk + "ffn_down.weight", hidden, inner, next(kinds))
+        if experts:
+            self.matrix(blk + "ffn_gate_inp.weight", experts, hidden, T.F32)
+        for part, rows, cols in ("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner):
+            if experts:
+                self.experts(blk + f"ffn_{part}_exps", experts, rows, cols, next(kinds))
+            else:
+                self.matrix(blk + f"ffn_{part}.weight", rows, cols, next(kinds))
+
+    def experts(self, name, count, rows, cols, kind):
+        """One tensor of the file, which is read as a matrix for each expert."""
+        data, numbers = stored(self.rng, count * rows, cols, kind)
+        self.tensors.append((name + ".weight", data.reshape(count, rows, -1), kind))
+        for expert, matrix in enumerate(numbers.reshape(count, rows, cols)):
+            self.expect(f"{name}.{expert}.weight", kind, matrix, False)
 
     def write(self, out, keys, config, **split):
         writer = gguf.GGUFWriter(out / f"{self.arch}.gguf", self.arch, **split)
@@ -221,12 +232,27 @@ def write_qwen3(out):
                  "rope": {"type": "default", "theta": 1000000.0, "factor": 1.0, "original": 0}})
 
 
+def write_qwen3moe(out):
+    """Q8_0 and Q4_0; routers are F32, as converters write them, and become bf16."""
+    model = Model(5, "qwen3moe", True)
+    for name in "token_embd", "output":
+        model.matrix(f"{name}.weight", 97, 64, T.Q8_0)
+    model.vector("output_norm.weight", 64)
+    for i in range(LAYERS):
+        model.layer(i, 64, 32, 2, 1, 64, [T.Q8_0, T.Q5_0, T.Q8_0, T.Q4_0, T.Q4_0, T.Q5_1, T.Q8_0], 3)
+    keys = [lambda w: (w.add_expert_count(3), w.add_expert_used_count(2), w.add_expert_feed_forward_length(32))]
+    model.write(out, shape_keys(64, 96, 2, 1, 64, 40960, 1000000.0, 1e-6) + keys,
+                {"family": "qwen3_moe", "hidden_size": 64, "intermediate_size": 32, "query_heads": 2, "kv_heads": 1,
+                 "head_dim": 64, "vocab_size": 97, "context_length": 40960, "tied": False, "epsilon": 1e-6,
+                 "rope": {"type": "default", "theta": 1000000.0, "factor": 1.0, "original": 0}})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "tests/golden/gguf")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
-    for write in write_blocks, write_llama, write_qwen2, write_qwen3:
+    for write in write_blocks, write_llama, write_qwen2, write_qwen3, write_qwen3moe:
         write(out)
 
 

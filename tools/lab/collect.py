@@ -1,26 +1,12 @@
 """Adds up what evaluate.py wrote: documents of one measurement become one row."""
 
 import collections
-import json
 import math
-import pathlib
 
 from .measures import Sums
+from .results import read_lines  # noqa: F401
 
 ALL = ("index", "sums", "pages")
-
-
-def read_lines(paths: list[pathlib.Path]) -> list[dict]:
-    """Reads JSON lines; the last line with a key counts. A line that was cut off is left out."""
-    found: dict[str, dict] = {}
-    for path in paths:
-        for text in path.read_text(encoding="utf-8").splitlines():
-            try:
-                line = json.loads(text)
-                found[json.dumps(line["key"])] = line
-            except (ValueError, KeyError):
-                continue
-    return list(found.values())
 
 
 def mean(values) -> float:

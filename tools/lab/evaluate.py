@@ -8,7 +8,6 @@ goes on with what is missing. What is in a line, and how long parts take, is in 
 """
 
 import argparse
-import json
 import math
 import pathlib
 import platform
@@ -21,40 +20,13 @@ import torch
 from tools.needle import model as llama
 
 from . import catalogue, checkpoint, jobs, real_text, sources
+from .results import Results
 from .sources import CODE, NEEDLE
 
 PARTS = ("text", "micro", "growing", "needle", "locality", "promise", "indexes", "formats",
          "formats_needle", "hard_keys", "ablation", "ablation_needle", "size", "real", "real_forms")
 REAL = ("real", "real_forms")  # of a checkpoint of others, over texts of others
 LENGTHS = (32768, 131072)
-
-
-class Results:
-    """A file of JSON lines; each measurement has a key and is made once."""
-
-    def __init__(self, path: pathlib.Path):
-        self._path = path
-        self._done: set[str] = set()
-        if path.is_file():
-            content = path.read_text(encoding="utf-8")
-            if content and not content.endswith("\n"):
-                with path.open("a", encoding="utf-8") as file:
-                    file.write("\n")  # behind a line that was cut off
-            for line in content.splitlines():
-                try:
-                    self._done.add(json.dumps(json.loads(line)["key"]))
-                except (ValueError, KeyError):
-                    continue  # a line that was cut off is measured again
-
-    def has(self, key: list) -> bool:
-        """Whether a measurement is there."""
-        return json.dumps(key) in self._done
-
-    def add(self, key: list, content: dict) -> None:
-        """Appends a measurement."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"key": key, **content}) + "\n")
-        self._done.add(json.dumps(key))
 
 
 class Laboratory:

@@ -32,6 +32,7 @@ constexpr Architecture kArchitectures[] = {
     {"llama", ModelFamily::kLlama},
     {"qwen2", ModelFamily::kQwen2},
     {"qwen3", ModelFamily::kQwen3},
+    {"qwen3moe", ModelFamily::kQwen3Moe},
 };
 
 // Settings of one architecture or another that change the result. 0 changes nothing, and scales of
@@ -42,7 +43,11 @@ struct Refused {
   const char* what;
 };
 constexpr Refused kRefused[] = {
-    {"expert_count", 0, "mixture of experts is not supported; dense models are"},
+    {"expert_shared_count", 0, "experts that all tokens share are not supported"},
+    {"expert_gating_func", 1,
+     "experts are weighed by a softmax (1); other functions are not supported"},
+    {"expert_weights_scale", 1, "scaled weights of experts are not supported"},
+    {"leading_dense_block_count", 0, "dense layers beside those of experts are not supported"},
     {"attention.clamp_kqv", 0, "clamped queries, keys and values are not supported"},
     {"attention.max_alibi_bias", 0, "ALiBi is not supported; RoPE is"},
     {"attention.scale", 0, "another scale of attention is not supported"},
@@ -67,6 +72,7 @@ class ConfigReader {
   std::string Key(std::string_view name) const { return absl::StrCat(prefix_, std::string(name)); }
   absl::Status ReadFamily();
   absl::Status RefuseFeatures() const;
+  absl::Status ReadExperts();
   absl::Status ReadHeads();
   // From the embedding's rows: the key vocab_size is often missing.
   absl::Status ReadVocabulary();
@@ -82,9 +88,10 @@ absl::Status ConfigReader::ReadFamily() {
   const auto* const found = std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
                                          [&](const Architecture& a) { return a.name == name; });
   if (found == std::end(kArchitectures)) {
-    return metadata_.Unsupported(
-        kArchitecture,
-        absl::StrCat("\"", std::string(name), "\" is not supported; llama, qwen2 and qwen3 are"));
+    return metadata_.Unsupported(kArchitecture,
+                                 absl::StrCat("\"", std::string(name),
+                                              "\" is not supported; llama, qwen2, qwen3 and "
+                                              "qwen3moe are"));
   }
   model_.family = found->family;
   model_.names = &kGgufNames;
@@ -119,6 +126,26 @@ absl::Status ConfigReader::RefuseFeatures() const {
   return absl::OkStatus();
 }
 
+absl::Status ConfigReader::ReadExperts() {
+  const std::string count_key = Key("expert_count");
+  if (model_.family != ModelFamily::kQwen3Moe) {
+    ASSIGN_OR_RETURN(const int64_t count, metadata_.IntOr(count_key, 0, 0, 1 << 20));
+    if (count == 0) return absl::OkStatus();
+    return metadata_.Unsupported(count_key,
+                                 "a mixture of experts is supported in qwen3moe files only");
+  }
+  ASSIGN_OR_RETURN(model_.experts.count, metadata_.Int(count_key, 1, kMaxExperts));
+  ASSIGN_OR_RETURN(model_.experts.per_token,
+                   metadata_.Int(Key("expert_used_count"), 1,
+                                 std::min(model_.experts.count, kMaxExpertsPerToken)));
+  // Those who read such files take it so where nothing is said.
+  ASSIGN_OR_RETURN(model_.experts.weights_sum_to_one,
+                   metadata_.BoolOr(Key("expert_weights_norm"), true));
+  ASSIGN_OR_RETURN(model_.intermediate_size,
+                   metadata_.Int(Key("expert_feed_forward_length"), 1, kMaxIntermediate));
+  return absl::OkStatus();
+}
+
 absl::Status ConfigReader::ReadHeads() {
   const std::string kv_key = Key("attention.head_count_kv");
   ASSIGN_OR_RETURN(const int64_t query_heads,
@@ -142,10 +169,10 @@ absl::Status ConfigReader::ReadHeads() {
   }
   ASSIGN_OR_RETURN(const int64_t head_dim,
                    metadata_.IntOr(length_key, model_.hidden_size / query_heads, 1, kMaxHidden));
-  if (head_dim != 64 && head_dim != 128) {
+  if (!IsHeadDim(head_dim)) {
     return metadata_.Unsupported(
         length_key,
-        absl::StrCat("heads of ", head_dim, " dimensions are not supported; 64 and 128 are"));
+        absl::StrCat("heads of ", head_dim, " dimensions are not supported; 64, 128 and 256 are"));
   }
   const std::string value_key = Key("attention.value_length");
   ASSIGN_OR_RETURN(const int64_t value_dim, metadata_.IntOr(value_key, head_dim, 1, kMaxHidden));
@@ -186,6 +213,7 @@ absl::StatusOr<ModelConfig> ConfigReader::Read() {
   ASSIGN_OR_RETURN(model_.max_positions,
                    metadata_.Int(Key("context_length"), 1, kMaxModelPositions));
   RETURN_IF_ERROR(RefuseFeatures());
+  RETURN_IF_ERROR(ReadExperts());
   RETURN_IF_ERROR(ReadHeads());
   RETURN_IF_ERROR(ReadVocabulary());
   ASSIGN_OR_RETURN(model_.rope,
@@ -195,7 +223,7 @@ absl::StatusOr<ModelConfig> ConfigReader::Read() {
                    metadata_.Number(Key("attention.layer_norm_rms_epsilon"), 1e-12, 1.0));
   model_.rms_norm_epsilon = static_cast<float>(epsilon);
   model_.qkv_bias = model_.family == ModelFamily::kQwen2;
-  model_.qk_norm = model_.family == ModelFamily::kQwen3;
+  model_.qk_norm = model_.family == ModelFamily::kQwen3 || model_.family == ModelFamily::kQwen3Moe;
   return model_;
 }
 

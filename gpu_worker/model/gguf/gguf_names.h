@@ -1,4 +1,5 @@
-// Under which names GGUF files hold the tensors of llama, qwen2 and qwen3.
+// Under which names GGUF files hold the tensors of llama, qwen2, qwen3 and qwen3moe. What they have
+// of all experts in one tensor, gguf_tensors.h gives one by one, with a number behind its name.
 #pragma once
 
 #include "gpu_worker/model/tensor_names.h"
@@ -22,7 +23,11 @@ inline constexpr TensorName kGgufLayerTensors[] = {
     {TensorRole::kAttentionOutput, "attn_output.weight"},
     {TensorRole::kGate, "ffn_gate.weight"},
     {TensorRole::kUp, "ffn_up.weight"},
-    {TensorRole::kDown, "ffn_down.weight"}};
+    {TensorRole::kDown, "ffn_down.weight"},
+    {TensorRole::kRouter, "ffn_gate_inp.weight"},
+    {TensorRole::kExpertGate, "ffn_gate_exps.*.weight"},
+    {TensorRole::kExpertUp, "ffn_up_exps.*.weight"},
+    {TensorRole::kExpertDown, "ffn_down_exps.*.weight"}};
 
 inline constexpr TensorNames kGgufNames = {.of_model = kGgufModelTensors,
                                            .layer_prefix = "blk.",

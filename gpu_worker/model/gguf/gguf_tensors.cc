@@ -54,7 +54,37 @@ absl::StatusOr<HostTensor> HostTensorOf(const GgufTensor& stored, const ModelCon
   return tensor;
 }
 
+constexpr std::string_view kOfExperts = "_exps.weight";
+
+// Whether a tensor is [experts][rows][columns], of as many experts as the model has.
+bool IsOfExperts(const GgufTensor& tensor, const ModelConfig& config, std::string_view name) {
+  return name.ends_with(kOfExperts) && tensor.shape.size() == 3 &&
+         tensor.shape.front() == config.experts.count;
+}
+
+GgufTensor ExpertOf(const GgufTensor& all, int64_t expert) {
+  const size_t size = all.bytes.size() / static_cast<size_t>(all.shape.front());
+  const size_t begin = static_cast<size_t>(expert) * size;
+  return {.blocks = all.blocks,
+          .shape = {all.shape[1], all.shape[2]},
+          .bytes = all.bytes.subspan(begin, size),
+          .fd = all.fd,
+          .file_offset = all.file_offset + begin};
+}
+
 }  // namespace
+
+absl::Status GgufTensors::Add(const std::string& name, const GgufTensor& stored,
+                              const ModelConfig& config, WeightType matrices) {
+  absl::StatusOr<HostTensor> tensor = HostTensorOf(stored, config, name, matrices);
+  if (!tensor.ok()) {
+    return absl::Status(tensor.status().code(),
+                        absl::StrCat(files_->path(), ": tensor \"", name, "\" ",
+                                     std::string(tensor.status().message())));
+  }
+  tensors_.emplace(name, *std::move(tensor));
+  return absl::OkStatus();
+}
 
 absl::StatusOr<GgufTensors> GgufTensors::Create(std::shared_ptr<const GgufFiles> files,
                                                 const ModelConfig& config) {
@@ -62,13 +92,15 @@ absl::StatusOr<GgufTensors> GgufTensors::Create(std::shared_ptr<const GgufFiles>
   const WeightType matrices = MatrixType(*result.files_);
   for (const auto& [name, stored] : result.files_->tensors()) {
     if (name == kRopeFactors) continue;
-    absl::StatusOr<HostTensor> tensor = HostTensorOf(stored, config, name, matrices);
-    if (!tensor.ok()) {
-      return absl::Status(tensor.status().code(),
-                          absl::StrCat(result.files_->path(), ": tensor \"", name, "\" ",
-                                       std::string(tensor.status().message())));
+    if (!IsOfExperts(stored, config, name)) {
+      RETURN_IF_ERROR(result.Add(name, stored, config, matrices));
+      continue;
     }
-    result.tensors_.emplace(name, *std::move(tensor));
+    const std::string stem = name.substr(0, name.size() - std::string_view("weight").size());
+    for (int64_t expert = 0; expert < config.experts.count; ++expert) {
+      RETURN_IF_ERROR(result.Add(absl::StrCat(stem, expert, ".weight"), ExpertOf(stored, expert),
+                                 config, matrices));
+    }
   }
   return result;
 }

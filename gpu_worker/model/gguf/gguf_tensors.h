@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/model/gguf/gguf_files.h"
 #include "gpu_worker/model/host_tensor.h"
@@ -18,7 +19,8 @@ namespace retroinfer {
 // Where all matrices have one type that is plain numbers, tensors stay what they are; otherwise
 // matrices become bf16, block by block, as they are read. Vectors that are plain numbers stay as
 // they are. The rows of q and k of architecture llama get their order back: converters put those
-// side by side that RoPE turns together.
+// side by side that RoPE turns together. A tensor of all experts, NAME.weight, becomes one for each
+// of them, NAME.0.weight and so on.
 //
 // Threads: immutable.
 // Owns:    the files, with others.
@@ -32,6 +34,8 @@ class GgufTensors : public TensorFile {
 
  private:
   explicit GgufTensors(std::shared_ptr<const GgufFiles> files) : files_(std::move(files)) {}
+  absl::Status Add(const std::string& name, const GgufTensor& stored, const ModelConfig& config,
+                   WeightType matrices);
 
   std::shared_ptr<const GgufFiles> files_;
   std::map<std::string, HostTensor> tensors_;

@@ -13,7 +13,7 @@
 namespace retroinfer {
 
 // Query heads that may share a KV head.
-inline constexpr int32_t kMaxDecodeGroup = 8;
+inline constexpr int32_t kMaxDecodeGroup = 16;
 
 // DecodeAttentionScratchBytes of a backend.
 using DecodeScratchBytes = size_t (*)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim);

@@ -10,7 +10,7 @@
 namespace retroinfer {
 
 // The largest head that a backend's tiles have room for.
-inline constexpr uint32_t kMaxPrefillHeadDim = 128;
+inline constexpr uint32_t kMaxPrefillHeadDim = kMaxHeadDim;
 
 inline absl::Status CheckPrefillAttention(const PrefillAttentionArgs& args,
                                           DType activation_dtype) {

@@ -5,14 +5,13 @@
 #include <bit>
 #include <cstring>
 
+#include "common/kv/kv_geometry.h"
 #include "common/log/check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/eight_bit_vector.h"
 
 namespace retroinfer::cpu {
 namespace {
-
-constexpr uint32_t kMaxHeadDim = 128;
 
 void EncodeVector(const float* numbers, uint32_t head_dim, int8_t* elements) {
   uint32_t largest = 0;  // as integers, so that NaN is the largest of all

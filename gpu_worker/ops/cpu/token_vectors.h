@@ -8,8 +8,8 @@
 
 namespace retroinfer::cpu {
 
-// The three below have code for formats without scales and for kEightBitTokens; head_dim is 64 or
-// 128.
+// The three below have code for formats without scales and for kEightBitTokens; head_dim is one
+// of kHeadDims.
 
 // Writes `numbers` [head_dim] as a page holds them, rounded.
 void StoreToken(const float* numbers, const VectorFormat& format, uint32_t head_dim,

@@ -13,7 +13,7 @@ inline absl::Status CheckClusterKeys(const ClusterKeysArgs& args, size_t scratch
   constexpr char kOp[] = "cluster_keys";
   const int64_t heads = args.kv.num_kv_heads, n = args.num_tokens, m = args.num_clusters,
                 d = args.kv.head_dim;
-  RETURN_IF_ERROR(CheckArg(heads > 0 && (d == 64 || d == 128), kOp, "needs head_dim 64 or 128"));
+  RETURN_IF_ERROR(CheckArg(heads > 0 && IsHeadDim(d), kOp, "needs head_dim 64, 128 or 256"));
   RETURN_IF_ERROR(CheckArg(n > 0 && n % int64_t{kDecodeSegmentTokens} == 0 &&
                                n <= int64_t{kPrefillSegmentTokens} &&
                                m == n / int64_t{kTokensPerCluster},

@@ -1,4 +1,4 @@
-// out[i] = table[token_ids[i]].
+// out[i] = table[token_ids[i]] * scale.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace retroinfer {
 struct EmbeddingArgs {
   DeviceSpan<const int32_t> token_ids;  // [n], each in [0, table.rows); the engine has checked that
   MatrixView table;                     // [vocab, hidden], f32, bf16 or f16
-  MatrixView out;                       // [n, hidden], activation dtype
+  float scale = 1;
+  MatrixView out;  // [n, hidden], activation dtype
 };
 
 }  // namespace retroinfer

@@ -1,5 +1,5 @@
-// out = silu(in * gate^T) * (in * up^T): the first half of Llama's feed-forward network (SwiGLU) in
-// one call, for backends that need not write the two products down.
+// out = f(in * gate^T) * (in * up^T): the first half of a feed-forward network (silu_mul.h) in one
+// call, for backends that need not write the two products down.
 //
 // Batch-invariant as linear is.
 #pragma once
@@ -17,6 +17,7 @@ struct GatedLinearArgs {
   MatrixView gate_up;                      // [n, 2 f], activation dtype: scratch
   MatrixView out;                          // [n, f]; may be the first columns of gate_up
   bool decode = false;                     // as LinearArgs
+  GatedActivation activation = GatedActivation::kSilu;
 };
 
 inline absl::Status CheckGatedLinear(const GatedLinearArgs& args, DType activations) {
@@ -41,7 +42,8 @@ absl::Status GatedLinearInSteps(AnyOps& ops, AnyStream& stream, const GatedLinea
   const int64_t features = args.out.cols;
   return ops.SiluMul(stream, {.gate = args.gate_up.Columns(0, features),
                               .up = args.gate_up.Columns(features, features),
-                              .out = args.out});
+                              .out = args.out,
+                              .activation = args.activation});
 }
 
 }  // namespace retroinfer

@@ -25,6 +25,7 @@ class PreparedLinear {
   virtual ~PreparedLinear() = default;
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
+  virtual int64_t num_parts() const = 0;  // as LinearWeights
 };
 
 // In what a matrix is kept. The values are part of a model's fingerprint: never renumber.
@@ -50,6 +51,9 @@ struct LinearWeights {
   std::optional<WeightView> bias;  // [1, out], numbers
   WeightScales scales = {};        // of codes
   KeptWeights keep = KeptWeights::kAsStored;
+  // Matrices of as many rows each, one below the other, of which a product may take some
+  // (grouped_linear.h).
+  int64_t num_parts = 1;
 };
 
 struct LinearArgs {

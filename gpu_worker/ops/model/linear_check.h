@@ -74,6 +74,9 @@ inline absl::Status CheckLinearWeights(const LinearWeights& weights) {
   const WeightView& weight = weights.weight;
   RETURN_IF_ERROR(CheckArg(weight.data != nullptr && weight.rows > 0 && weight.cols > 0,
                            "prepare_linear", "the weight is empty"));
+  RETURN_IF_ERROR(CheckArg(weights.num_parts > 0 && weight.rows % weights.num_parts == 0,
+                           "prepare_linear", weight.rows, " rows are not ", weights.num_parts,
+                           " parts of as many each"));
   if (weight.form.is_code()) RETURN_IF_ERROR(CheckWeightScales(weight, weights.scales));
   if (!weights.bias.has_value()) return absl::OkStatus();
   return CheckShape("prepare_linear", "bias", weights.bias->Numbers(), 1, weight.rows);

@@ -11,9 +11,11 @@
 #include "gpu_worker/ops/model/arrange_codes.h"
 #include "gpu_worker/ops/model/embedding.h"
 #include "gpu_worker/ops/model/gated_linear.h"
+#include "gpu_worker/ops/model/grouped_linear.h"
 #include "gpu_worker/ops/model/linear.h"
 #include "gpu_worker/ops/model/rms_norm.h"
 #include "gpu_worker/ops/model/rope.h"
+#include "gpu_worker/ops/model/route_experts.h"
 #include "gpu_worker/ops/model/sampling.h"
 #include "gpu_worker/ops/model/silu_mul.h"
 
@@ -33,6 +35,9 @@ class ModelOps {
   virtual absl::Status RmsNorm(Stream& stream, const RmsNormArgs& args) = 0;
   virtual absl::Status Linear(Stream& stream, const LinearArgs& args) = 0;
   virtual absl::Status GatedLinear(Stream& stream, const GatedLinearArgs& args) = 0;
+  virtual absl::Status RouteExperts(Stream& stream, const RouteExpertsArgs& args) = 0;
+  virtual absl::Status GroupedGatedLinear(Stream& stream, const GroupedGatedLinearArgs& args) = 0;
+  virtual absl::Status GroupedLinear(Stream& stream, const GroupedLinearArgs& args) = 0;
   virtual absl::Status RopeTable(Stream& stream, const RopeTableArgs& args) = 0;
   virtual absl::Status Rope(Stream& stream, const RopeArgs& args) = 0;
   virtual absl::Status SiluMul(Stream& stream, const SiluMulArgs& args) = 0;

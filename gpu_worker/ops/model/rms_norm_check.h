@@ -15,6 +15,8 @@ inline absl::Status CheckRmsNorm(const RmsNormArgs& args, DType activations) {
   RETURN_IF_ERROR(CheckShape("rms_norm", "out", args.out, args.in.rows, args.in.cols));
   RETURN_IF_ERROR(CheckDType("rms_norm", "in", args.in, activations));
   RETURN_IF_ERROR(CheckDType("rms_norm", "out", args.out, activations));
+  RETURN_IF_ERROR(CheckArg(!args.accumulate || args.in.data != args.out.data, "rms_norm",
+                           "out must not be in where it is added to"));
   return CheckArg(args.epsilon > 0, "rms_norm", "epsilon must be positive");
 }
 

@@ -88,6 +88,7 @@ constexpr const WeightForm& FormOf(WeightType type) {
       return kFp8Weights;
     case WeightType::kI32:
     case WeightType::kI64:
+    case WeightType::kU8:
       break;
   }
   RI_CHECK(false);

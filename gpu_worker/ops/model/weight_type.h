@@ -11,12 +11,22 @@
 namespace retroinfer {
 
 // The values are part of a model's fingerprint: never renumber. Elements of kF8E4M3 (e4m3.h) are
-// codes, those of kI32 several codes each, or numbers of groups; those of kI64 sizes.
-enum class WeightType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kF8E4M3 = 4, kI32 = 5, kI64 = 6 };
+// codes, those of kI32 and kU8 several codes each, or numbers of groups, or exponents; those of
+// kI64 sizes.
+enum class WeightType : uint32_t {
+  kF32 = 1,
+  kBf16 = 2,
+  kF16 = 3,
+  kF8E4M3 = 4,
+  kI32 = 5,
+  kI64 = 6,
+  kU8 = 7
+};
 
 // Whether an element is no number by itself.
 constexpr bool HasScales(WeightType type) {
-  return type == WeightType::kF8E4M3 || type == WeightType::kI32 || type == WeightType::kI64;
+  return type == WeightType::kF8E4M3 || type == WeightType::kI32 || type == WeightType::kI64 ||
+         type == WeightType::kU8;
 }
 
 constexpr size_t WeightTypeBytes(WeightType type) {
@@ -30,6 +40,7 @@ constexpr size_t WeightTypeBytes(WeightType type) {
     case WeightType::kF16:
       return 2;
     case WeightType::kF8E4M3:
+    case WeightType::kU8:
       return 1;
   }
   return 0;
@@ -50,6 +61,8 @@ constexpr std::string_view WeightTypeName(WeightType type) {
       return "I32";
     case WeightType::kI64:
       return "I64";
+    case WeightType::kU8:
+      return "U8";
   }
   return "unknown";
 }
@@ -67,6 +80,7 @@ constexpr DType ElementType(WeightType type) {
     case WeightType::kF8E4M3:
     case WeightType::kI32:
     case WeightType::kI64:
+    case WeightType::kU8:
       break;
   }
   return DType::kF32;

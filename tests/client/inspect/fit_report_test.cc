@@ -49,6 +49,15 @@ TEST(FitReport, AModelThatFitsWhole) {
                         "--memory 32768MiB --max-model-len 131072 --max-batch 4\n"));
 }
 
+TEST(FitReport, HeadsThatArePaddedAreTold) {
+  FitInput input = Llama8b();
+  EXPECT_THAT(DescribeFit(input, ExamineFit(input)), HasSubstr("8 KV heads of 128, made for"));
+  input.worker.model.stored_head_dim = 96;
+  const FitReport report = ExamineFit(input);
+  EXPECT_THAT(DescribeFit(input, report), HasSubstr("8 KV heads of 96 (kept as 128), made for"));
+  EXPECT_EQ(report.kv_bytes_per_token, 128u << 10);
+}
+
 TEST(FitReport, TellsHowAModelReachesLongerContexts) {
   FitInput input = Llama8b();
   const auto describe = [&] { return DescribeFit(input, ExamineFit(input)); };

@@ -46,6 +46,7 @@ TEST(JsonReaderTest, GivesTypedValues) {
   EXPECT_THAT(*object.StringList("l", 2), ElementsAre("a", "b"));
   EXPECT_THAT(*object.IntList("n", 0, 9, 2), ElementsAre(1, 2));
   EXPECT_THAT(*object.IntList("i", -5, 9, 1), ElementsAre(-3));
+  EXPECT_THAT(*object.NumberList("n", 0.5, 9, 2), ElementsAre(1.0, 2.0));
   EXPECT_FALSE(object.Has("null"));
   EXPECT_FALSE(object.Has("absent"));
 }
@@ -83,6 +84,9 @@ TEST(JsonReaderTest, WrongTypesAndRangesAreRefusedWithKeyAndValue) {
   ExpectRefused(object.StringList("l", 9), "strings");
   ExpectRefused(object.IntList("l", 0, 9, 9), "array");
   ExpectRefused(object.IntList("l", 0, 9, 1), "at most 1");
+  ExpectRefused(object.NumberList("l", 0, 9, 9), "array");
+  ExpectRefused(object.NumberList("l", 0, 9, 1), "at most 1");
+  ExpectRefused(object.NumberList("f", 0, 9, 1), "array");
 }
 
 TEST(JsonReaderTest, NamesOfNestedObjectsSayWhereTheyAre) {

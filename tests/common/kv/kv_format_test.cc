@@ -42,7 +42,7 @@ TEST(KvFormatTest, EachFormatIsFoundByItsNumberAndItsName) {
     EXPECT_EQ(*KvFormatNamed(PagesName(format), IndexName(format)), format);
     ASSERT_TRUE(KvFormatNamed(PagesName(format)).ok());
     EXPECT_EQ(PagesName(*KvFormatNamed(PagesName(format))), PagesName(format));
-    for (const uint32_t head_dim : {64u, 128u}) {
+    for (const uint32_t head_dim : kHeadDims) {
       EXPECT_TRUE((KvGeometry{1, 1, head_dim, format}.Validate().ok()));
     }
   }
@@ -71,7 +71,10 @@ TEST(PageLayoutTest, PagesWithoutScalesBehindThemAreTwoKibibytes) {
                                                  {kF32Kv, 128u, 2u},
                                                  {kF32Kv, 64u, 4u},
                                                  {kInt8Kv, 128u, 8u},
-                                                 {kInt8Kv, 64u, 16u}}) {
+                                                 {kInt8Kv, 64u, 16u},
+                                                 {kBf16Kv, 256u, 2u},
+                                                 {kF32Kv, 256u, 1u},
+                                                 {kInt8Kv, 256u, 4u}}) {
     const PageLayout page(format, head_dim);
     EXPECT_EQ(page.tokens, tokens);
     EXPECT_EQ(page.bytes, 2048u);
@@ -124,7 +127,7 @@ TEST(PageLayoutTest, GeometryAndSegmentFollowTheFormat) {
 TEST(SegmentLayoutTest, CodesLieBehindTheOrderTable) {
   for (const auto& [coded, plain] :
        {std::pair{kBf16CodedKv, kBf16Int8Kv}, std::pair{kInt8CodedKv, kInt8Kv}}) {
-    for (const uint32_t head_dim : {64u, 128u}) {
+    for (const uint32_t head_dim : kHeadDims) {
       const SegmentLayout with(KvGeometry{2, 3, head_dim, coded}, 8192);
       const SegmentLayout without(KvGeometry{2, 3, head_dim, plain}, 8192);
       EXPECT_EQ(with.order_offset, without.order_offset);

@@ -29,16 +29,23 @@ constexpr int64_t kContextLength = 16384;
 // Shorter than what is read behind the last segment of a prompt, and longer than a segment.
 constexpr int32_t kShort = 100, kLong = 1500;
 
-std::filesystem::path Model() {
-  return std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
+struct Case {
+  const char* model;
+  std::vector<int32_t> windows;  // by layer; 0: all tokens
+  // The same layers with windows that no prompt of these tests fills; none: the family has none.
+  std::vector<int32_t> wide = {};
+};
+
+std::filesystem::path Model(const Case& of) {
+  return std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models" / of.model;
 }
 
-InProcessWorkerOptions Options(const std::vector<int32_t>& windows, int64_t dense_below = 256) {
+InProcessWorkerOptions Options(const Case& of, int64_t dense_below = 256) {
   InProcessWorkerOptions options;
-  options.model_folder = Model();
+  options.model_folder = Model(of);
   options.context_length = kContextLength;
   options.max_model_len = kContextLength;
-  options.layer_windows = windows;
+  options.layer_windows = of.windows;
   options.precision = ComputePrecision::kF32;
   options.kv_format = kF32Kv;
   options.dense_kv_bytes = size_t{32} << 20;
@@ -70,16 +77,18 @@ std::vector<int32_t> Prompt(InProcessWorker& worker, int64_t tokens, uint64_t se
   return RandomPrompt(tokens, worker.config().vocab_size, seed);
 }
 
-// By layer: of the model's two layers, the first or the second one has a window.
-class LocalEngineWindowsTest : public testing::TestWithParam<std::vector<int32_t>> {};
+// Of a model of two layers, the first or the second one has a window; and a Gemma, whose layers
+// with windows have another RoPE,
+// and a gpt-oss, whose heads have a logit without a value.
+class LocalEngineWindowsTest : public testing::TestWithParam<Case> {};
 
 // Around the window, blocks of 64 and the steps of 128 in which tokens are kept; and where the ring
 // has gone round several times. Policy wave attends exactly as long as the context is dense.
 TEST_P(LocalEngineWindowsTest, GreedyTokensAreThoseOfAPlainMask) {
   InProcessWorker worker(Options(GetParam(), 2048));
   if (worker.device().info().backend != "cpu") GTEST_SKIP() << "the reference needs f32";
-  const std::vector<int32_t>& windows = GetParam();
-  MaskedReference reference(Model().string(), kContextLength,
+  const std::vector<int32_t>& windows = GetParam().windows;
+  MaskedReference reference(Model(GetParam()).string(), kContextLength,
                             [&windows](uint32_t layer, int64_t position, int64_t token) {
                               return windows[layer] == 0 || token > position - windows[layer];
                             });
@@ -99,7 +108,7 @@ TEST_P(LocalEngineWindowsTest, GreedyTokensAreThoseOfAPlainMask) {
 TEST_P(LocalEngineWindowsTest, AWindowChangesWhatIsComputed) {
   InProcessWorkerOptions options = Options(GetParam());
   InProcessWorker windowed(options);
-  options.layer_windows.clear();
+  options.layer_windows = GetParam().wide;
   InProcessWorker full(options);
   for (const int64_t length : {80, 2500}) {
     const GenerationRequest request = windowed.Greedy(Prompt(full, length), 10, PolicyKind::kFull);
@@ -281,15 +290,24 @@ TEST_P(LocalEngineWindowsTest, PolicyStreamingIsRefused) {
   EXPECT_EQ(common::ReasonOf(status).reason, "CAPACITY_EXCEEDED") << status;
 }
 
-std::string WindowsName(const testing::TestParamInfo<std::vector<int32_t>>& info) {
-  return absl::StrCat("Windows", absl::StrJoin(info.param, "And"));
+std::string WindowsName(const testing::TestParamInfo<Case>& info) {
+  const bool is_gemma = std::string_view(info.param.model).starts_with("gemma");
+  const bool is_gpt_oss = std::string_view(info.param.model).starts_with("gptoss");
+  return absl::StrCat(is_gemma     ? "Gemma"
+                      : is_gpt_oss ? "GptOss"
+                                   : "",
+                      "Windows", absl::StrJoin(info.param.windows, "And"));
 }
 
+constexpr char kLlama[] = "llama-d64-untied-bf16";
+constexpr char kGptOss[] = "gptoss-d64-mxfp4";
+constexpr char kGemma[] = "gemma3-d64-windows-bf16";
+
 INSTANTIATE_TEST_SUITE_P(Layers, LocalEngineWindowsTest,
-                         testing::Values(std::vector<int32_t>{kShort, 0},
-                                         std::vector<int32_t>{0, kShort},
-                                         std::vector<int32_t>{kLong, 0},
-                                         std::vector<int32_t>{0, kLong}),
+                         testing::Values(Case{kLlama, {kShort, 0}}, Case{kLlama, {0, kShort}},
+                                         Case{kLlama, {kLong, 0}}, Case{kLlama, {0, kLong}},
+                                         Case{kGemma, {kShort, kShort, 0}, {8192, 8192, 0}},
+                                         Case{kGptOss, {kShort, 0, kShort}, {8192, 0, 8192}}),
                          WindowsName);
 
 }  // namespace

@@ -22,7 +22,8 @@ class DenseSequences {
       : backend_(backend),
         data_(backend),
         config_(config),
-        geometry_(config.geometry(kv_format)),
+        geometry_{config.num_layers, config.num_kv_heads, config.head_dim, kv_format},
+        sink_tokens_(config.layer_windows.empty() ? kSinkTokens : 0),
         blocks_per_sequence_(1 + (max_tokens + kDenseBlockTokens - 1) / kDenseBlockTokens),
         lengths_(num_sequences, 0) {
     const auto num_blocks = static_cast<size_t>(num_sequences * blocks_per_sequence_);
@@ -44,14 +45,16 @@ class DenseSequences {
     const auto ids = block_ids_.as<const DenseBlockId>().subspan(
         static_cast<size_t>(sequence * blocks_per_sequence_),
         static_cast<size_t>(blocks_per_sequence_));
-    const int64_t sink = std::min<int64_t>(num_tokens, kSinkTokens);
-    RETURN_IF_ERROR(
-        backend_.ops->attention().FillDense(*backend_.stream, {.in = kv,
-                                                               .first_token = 0,
-                                                               .num_tokens = sink,
-                                                               .pool = pool_,
-                                                               .layer = layer,
-                                                               .block_ids = ids.first(1)}));
+    const int64_t sink = std::min<int64_t>(num_tokens, sink_tokens_);
+    if (sink > 0) {
+      RETURN_IF_ERROR(
+          backend_.ops->attention().FillDense(*backend_.stream, {.in = kv,
+                                                                 .first_token = 0,
+                                                                 .num_tokens = sink,
+                                                                 .pool = pool_,
+                                                                 .layer = layer,
+                                                                 .block_ids = ids.first(1)}));
+    }
     if (num_tokens > sink) {
       RETURN_IF_ERROR(backend_.ops->attention().FillDense(
           *backend_.stream, {.in = kv,
@@ -72,14 +75,14 @@ class DenseSequences {
     std::vector<DenseZone> zones;
     for (const int sequence : sequences) {
       const int64_t token = lengths_[sequence]++;
-      const int64_t window_token = token - kSinkTokens;
+      const int64_t window_token = token - sink_tokens_;
       const bool is_sink = window_token < 0;
       const int64_t block = is_sink ? 0 : 1 + window_token / kDenseBlockTokens;
       const int64_t first = sequence * blocks_per_sequence_;
       target_blocks.push_back(host_ids_[static_cast<size_t>(first + block)]);
       places.push_back(static_cast<int32_t>(is_sink ? token : window_token % kDenseBlockTokens));
       zones.push_back({block_ids_.as<const DenseBlockId>().device_data() + first,
-                       static_cast<int32_t>(std::min<int64_t>(token + 1, kSinkTokens)),
+                       static_cast<int32_t>(std::min<int64_t>(token + 1, sink_tokens_)),
                        static_cast<int32_t>(std::max<int64_t>(window_token + 1, 0))});
     }
     target_blocks_ = data_.Upload(target_blocks);
@@ -90,9 +93,9 @@ class DenseSequences {
         static_cast<int32_t>(config_.head_dim)));
   }
 
-  // The callback of Transformer::Decode.
-  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                      const MatrixView& values, const MatrixView& out) {
+  // The callback of Transformer::Decode; `form`: Transformer::AttentionOf(layer).
+  absl::Status Attend(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                      const MatrixView& keys, const MatrixView& values, const MatrixView& out) {
     RETURN_IF_ERROR(backend_.ops->attention().AppendDense(
         *backend_.stream, {.keys = keys,
                            .values = values,
@@ -105,7 +108,9 @@ class DenseSequences {
     args.pool = pool_;
     args.layer = layer;
     args.zones = zones_.as<const DenseZone>();
-    args.scale = config_.attention_scale();
+    args.scale = form.scale;
+    args.window = form.window;
+    args.sinks = form.sinks;
     args.out = out;
     args.scratch = scratch_.bytes();
     return backend_.ops->attention().DecodeAttention(*backend_.stream, args);
@@ -115,7 +120,8 @@ class DenseSequences {
   Backend& backend_;
   DeviceData data_;
   const ModelConfig& config_;
-  const KvGeometry geometry_;
+  const KvGeometry geometry_;  // of all layers
+  const int64_t sink_tokens_;  // a window is one of the newest tokens alone
   const int64_t blocks_per_sequence_;
   std::vector<int64_t> lengths_;  // tokens
   std::vector<DenseBlockId> host_ids_;

@@ -66,41 +66,60 @@ TEST(FingerprintBuilderTest, BoundariesMatter) {
   EXPECT_NE(of({}), of({{"", ""}}));
 }
 
+// Each makes other KV.
+const std::vector<void (*)(ModelConfig&)> kChanges = {
+    [](ModelConfig& c) { c.family = ModelFamily::kQwen2; },
+    [](ModelConfig& c) { c.layers_without_rope = {0}; },
+    [](ModelConfig& c) { c.hidden_size = 5; },
+    [](ModelConfig& c) { c.num_layers = 2; },
+    [](ModelConfig& c) { c.num_query_heads = 2; },
+    [](ModelConfig& c) { c.num_kv_heads = 2; },
+    [](ModelConfig& c) { c.head_dim = 128; },
+    [](ModelConfig& c) { c.rms_norm_epsilon = 1e-5f; },
+    [](ModelConfig& c) { c.qkv_bias = true; },
+    [](ModelConfig& c) { c.qk_norm = true; },
+    [](ModelConfig& c) { c.rope.type = RopeConfig::Type::kLinear; },
+    [](ModelConfig& c) { c.rope.theta = 5e5; },
+    [](ModelConfig& c) { c.rope.factor = 8; },
+    [](ModelConfig& c) { c.rope.low_freq_factor = 2; },
+    [](ModelConfig& c) { c.rope.high_freq_factor = 5; },
+    [](ModelConfig& c) { c.rope.original_positions = 8192; },
+    [](ModelConfig& c) { c.rope.beta_fast = 31; },
+    [](ModelConfig& c) { c.rope.beta_slow = 2; },
+    [](ModelConfig& c) { c.rope.truncate = false; },
+    [](ModelConfig& c) { c.rope.attention_factor = 1.1; },
+    [](ModelConfig& c) { c.rope.rotated_part = 0.75; },
+    [](ModelConfig& c) { c.rope.query_growth = 0.1; },
+    [](ModelConfig& c) {
+      c.rope.type = RopeConfig::Type::kLong;
+      c.rope.short_factors = {1};
+      c.rope.long_factors = {2};
+    },
+    [](ModelConfig& c) {
+      c.rope.type = RopeConfig::Type::kLong;
+      c.rope.short_factors = {1};
+      c.rope.long_factors = {2};
+      c.rope.serves_long = true;
+    },
+    [](ModelConfig& c) { c.stored_head_dim = 56; },
+    [](ModelConfig& c) { c.score_scale = 1; },
+    [](ModelConfig& c) { c.embedding_multiplier = 12; },
+    [](ModelConfig& c) { c.residual_multiplier = 0.22; },
+    [](ModelConfig& c) {
+      c.quantization = {kFp8OfMatrices, "fp8"};
+    },
+    [](ModelConfig& c) {
+      c.quantization = {kFp8OfBlocks, "fp8"};
+    },
+};
+
 TEST(FingerprintTest, EverythingThatChangesKvChangesIt) {
   std::set<std::string> seen = {Hex(Config(), Tensors())};
   const auto expect_new = [&seen](const ModelConfig& config,
                                   const std::vector<TensorText>& tensors) {
     EXPECT_TRUE(seen.insert(Hex(config, tensors)).second) << seen.size();
   };
-  const std::vector<void (*)(ModelConfig&)> changes = {
-      [](ModelConfig& c) { c.family = ModelFamily::kQwen2; },
-      [](ModelConfig& c) { c.layers_without_rope = {0}; },
-      [](ModelConfig& c) { c.hidden_size = 5; },
-      [](ModelConfig& c) { c.num_layers = 2; },
-      [](ModelConfig& c) { c.num_query_heads = 2; },
-      [](ModelConfig& c) { c.num_kv_heads = 2; },
-      [](ModelConfig& c) { c.head_dim = 128; },
-      [](ModelConfig& c) { c.rms_norm_epsilon = 1e-5f; },
-      [](ModelConfig& c) { c.qkv_bias = true; },
-      [](ModelConfig& c) { c.qk_norm = true; },
-      [](ModelConfig& c) { c.rope.type = RopeConfig::Type::kLinear; },
-      [](ModelConfig& c) { c.rope.theta = 5e5; },
-      [](ModelConfig& c) { c.rope.factor = 8; },
-      [](ModelConfig& c) { c.rope.low_freq_factor = 2; },
-      [](ModelConfig& c) { c.rope.high_freq_factor = 5; },
-      [](ModelConfig& c) { c.rope.original_positions = 8192; },
-      [](ModelConfig& c) { c.rope.beta_fast = 31; },
-      [](ModelConfig& c) { c.rope.beta_slow = 2; },
-      [](ModelConfig& c) { c.rope.truncate = false; },
-      [](ModelConfig& c) { c.rope.attention_factor = 1.1; },
-      [](ModelConfig& c) {
-        c.quantization = {kFp8OfMatrices, "fp8"};
-      },
-      [](ModelConfig& c) {
-        c.quantization = {kFp8OfBlocks, "fp8"};
-      },
-  };
-  for (const auto change : changes) {
+  for (const auto change : kChanges) {
     ModelConfig config = Config();
     change(config);
     expect_new(config, Tensors());
@@ -142,6 +161,23 @@ TEST(FingerprintTest, ThoseOfModelsThatThereAreStay) {
   }
   EXPECT_EQ(FingerprintHex(RandomModelFingerprint(*NamedModelShape("tiny"), KeptWeights::kFp8)),
             "8b158c8e54b9890703db7b62651b26b1f1d812f68580a74af9bd8ba7b8c6c20f");
+}
+
+TEST(FingerprintTest, HowExpertsAreChosenMatters) {
+  const ModelConfig experts = *NamedModelShape("tiny-experts");
+  const auto hex = [](const ModelConfig& config) {
+    return FingerprintHex(RandomModelFingerprint(config, KeptWeights::kAsStored));
+  };
+  std::set<std::string> seen = {hex(experts)};
+  const auto expect_new = [&](const auto& change) {
+    ModelConfig other = experts;
+    change(other.experts);
+    EXPECT_TRUE(seen.insert(hex(other)).second);
+  };
+  expect_new([](ExpertsConfig& config) { config.count = 16; });
+  expect_new([](ExpertsConfig& config) { config.per_token = 3; });
+  expect_new([](ExpertsConfig& config) { config.weights_sum_to_one = false; });
+  expect_new([](ExpertsConfig& config) { config = {}; });
 }
 
 TEST(FingerprintTest, FilesOrderAndThreadsDoNotMatter) {

@@ -17,7 +17,9 @@
 #include "common/log/check.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/padded_heads.h"
 #include "gpu_worker/model/safetensors_file.h"
+#include "gpu_worker/model/stacked_experts.h"
 
 namespace retroinfer::test_support {
 
@@ -45,6 +47,8 @@ struct GoldenModel {
     RI_CHECK(loaded_config.ok() && loaded_checkpoint.ok() && loaded_logits.ok());
     config = *std::move(loaded_config);
     checkpoint = *std::move(loaded_checkpoint);
+    RI_CHECK(PadHeads(config, checkpoint).ok());
+    RI_CHECK(UnstackExperts(config, checkpoint).ok());
     prefill_logits = Floats(loaded_logits->tensors().at("prefill_logits"));
     decode_logits = Floats(loaded_logits->tensors().at("decode_logits"));
     const auto expected = nlohmann::json::parse(std::ifstream(folder + "/expected.json"));

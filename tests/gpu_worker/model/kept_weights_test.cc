@@ -134,6 +134,22 @@ TEST(KeptWeightsTest, FourBitsAreAQuarterOfTheLayersOnAGpu) {
   EXPECT_GE(KeptRandomWeightBytes(config, KeptWeights::kInt4, kCpuNeeds), others + 2 * weights);
 }
 
+TEST(KeptWeightsTest, ExpertsAreCountedAndTheirRoutersStayNumbers) {
+  const ModelConfig config = *NamedModelShape("qwen3-30b-a3b");
+  const size_t experts = size_t{48} * 128 * 3 * 768 * 2048;
+  const size_t attention = size_t{48} * (2048 * 5120 + 4096 * 2048);
+  const size_t in_bf16 = KeptRandomWeightBytes(config, kAsStored, kCudaNeeds);
+  EXPECT_EQ(in_bf16, size_t{2} * 30'532'122'624);  // as its model card counts them
+  const size_t others = in_bf16 - 2 * (experts + attention);
+  const size_t in_fp8 = KeptRandomWeightBytes(config, KeptWeights::kFp8, kCudaNeeds);
+  EXPECT_GT(in_fp8, others + experts + attention);
+  EXPECT_LT(in_fp8, others + experts + attention + (size_t{150} << 20));
+  const size_t in_int4 = KeptRandomWeightBytes(config, KeptWeights::kInt4, kCudaNeeds);
+  const size_t codes = (experts + attention) / 2 + (experts + attention) / 128 * 4;
+  EXPECT_GE(in_int4, others + codes);
+  EXPECT_LT(in_int4, others + codes + (size_t{50} << 20));
+}
+
 TEST(KeptWeightsTest, BytesOfACheckpointFollowItsTensors) {
   const GoldenModel plain("llama-d64-untied-bf16");
   const auto bytes = [](const GoldenModel& model, KeptWeights keep, const BackendNeeds& needs) {

@@ -54,13 +54,12 @@ json MistralNemo() {
     "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
     "vocab_size": 131072})");
 }
-// As Seed-OSS 36B but for its 80 query heads: groups of 10 are more than attention takes.
 json SeedOss() {
   return json::parse(R"({"architectures": ["SeedOssForCausalLM"], "attention_bias": true,
     "attention_out_bias": false, "bos_token_id": 0, "eos_token_id": 2, "head_dim": 128,
     "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 27648,
     "max_position_embeddings": 524288, "mlp_bias": false, "model_type": "seed_oss",
-    "num_attention_heads": 64, "num_hidden_layers": 64, "num_key_value_heads": 8,
+    "num_attention_heads": 80, "num_hidden_layers": 64, "num_key_value_heads": 8,
     "residual_dropout": 0.1, "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"},
     "rope_theta": 10000000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
     "vocab_size": 155136})");
@@ -78,8 +77,78 @@ json SmolLm3() {
   return config;
 }
 
+json Granite31() {
+  return json::parse(R"({"architectures": ["GraniteForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.1, "attention_multiplier": 0.015625, "bos_token_id": 0,
+    "embedding_multiplier": 12.0, "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 2048,
+    "intermediate_size": 8192, "logits_scaling": 8.0, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "granite", "num_attention_heads": 32, "num_hidden_layers": 40,
+    "num_key_value_heads": 8, "pad_token_id": 0, "residual_multiplier": 0.22,
+    "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 5000000.0,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
+    "vocab_size": 49155})");
+}
+json Phi4Mini() {
+  json config = json::parse(R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "auto_map": {
+      "AutoConfig": "configuration_phi3.Phi3Config",
+      "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"},
+    "bos_token_id": 199999, "embd_pdrop": 0.0, "eos_token_id": 199999, "hidden_act": "silu",
+    "hidden_size": 3072, "intermediate_size": 8192, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "phi3", "num_attention_heads": 24, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999,
+    "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"type": "longrope"}, "rope_theta": 10000.0, "sliding_window": 262144,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 200064})");
+  config["rope_scaling"]["short_factor"] = std::vector<double>(48, 1.0);
+  config["rope_scaling"]["long_factor"] = std::vector<double>(48, 2.5);
+  return config;
+}
+json Ministral3() {
+  return json::parse(R"({"architectures": ["Ministral3ForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 262144,
+    "model_type": "ministral3", "num_attention_heads": 32, "num_hidden_layers": 34,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_parameters": {"type": "yarn",
+      "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384,
+      "beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0,
+      "llama_4_scaling_beta": 0.1},
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "vocab_size": 131072})");
+}
+
+json Qwen3Moe() {
+  return json::parse(R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 6144,
+    "max_position_embeddings": 262144, "max_window_layers": 48, "mlp_only_layers": [],
+    "model_type": "qwen3_moe", "moe_intermediate_size": 768, "norm_topk_prob": true,
+    "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
+    "num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": false,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 10000000,
+    "router_aux_loss_coef": 0.001, "sliding_window": null, "tie_word_embeddings": false,
+    "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936})");
+}
+json Mixtral() {
+  return json::parse(R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral",
+    "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+    "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "vocab_size": 32000})");
+}
+
+std::vector<json> Dense() {
+  return {Llama31(), Qwen25(),    Qwen3(),    MistralNemo(), SeedOss(),
+          SmolLm3(), Granite31(), Phi4Mini(), Ministral3()};
+}
 std::vector<json> Families() {
-  return {Llama31(), Qwen25(), Qwen3(), MistralNemo(), SeedOss(), SmolLm3()};
+  std::vector<json> families = Dense();
+  families.push_back(Qwen3Moe());
+  families.push_back(Mixtral());
+  return families;
 }
 
 absl::StatusOr<ModelConfig> Read(const json& config) {
@@ -213,7 +282,8 @@ TEST(ModelConfigTest, SeedOss) {
   other.erase("head_dim");
   EXPECT_TRUE(Read(other)->qkv_bias);
   EXPECT_EQ(Read(other)->head_dim, 128u);
-  ExpectUnsupported(SeedOss(), "head_dim", nullptr, "80");
+  other["head_dim"] = nullptr;
+  EXPECT_EQ(Read(other)->head_dim, 64u);
 }
 
 TEST(ModelConfigTest, SmolLm3) {
@@ -251,6 +321,72 @@ TEST(ModelConfigTest, LayersOfSmolLm3WithoutRope) {
   json llama = Llama31();
   llama["no_rope_layers"] = std::vector<int>(32, 0);
   EXPECT_TRUE(Read(llama)->layers_without_rope.empty());
+}
+
+TEST(ModelConfigTest, Qwen3Moe) {
+  const auto config = Read(Qwen3Moe());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kQwen3Moe);
+  EXPECT_EQ(ModelFamilyName(config->family), "qwen3_moe");
+  EXPECT_EQ(ModelArchitecture(config->family), "Qwen3MoeForCausalLM");
+  EXPECT_EQ(config->experts.count, 128);
+  EXPECT_EQ(config->experts.per_token, 8);
+  EXPECT_TRUE(config->experts.weights_sum_to_one);
+  EXPECT_EQ(config->intermediate_size, 768);
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_EQ(config->head_dim, 128u);
+  json other = Qwen3Moe();
+  other.erase("norm_topk_prob");
+  other.erase("mlp_only_layers");
+  other.erase("decoder_sparse_step");
+  EXPECT_FALSE(Read(other)->experts.weights_sum_to_one);
+  // Newer tools call them as Mixtral's.
+  other.erase("num_experts");
+  ExpectInvalid(other, "num_local_experts", nullptr);
+  other["num_local_experts"] = 64;
+  EXPECT_EQ(Read(other)->experts.count, 64);
+}
+
+TEST(ModelConfigTest, Mixtral) {
+  const auto config = Read(Mixtral());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kMixtral);
+  EXPECT_EQ(ModelFamilyName(config->family), "mixtral");
+  EXPECT_EQ(config->names, &kMixtralNames);
+  EXPECT_EQ(config->experts.count, 8);
+  EXPECT_EQ(config->experts.per_token, 2);
+  EXPECT_TRUE(config->experts.weights_sum_to_one);
+  EXPECT_EQ(config->intermediate_size, 14336);
+  EXPECT_EQ(config->head_dim, 128u);
+  json without = Mixtral();
+  without.erase("rope_theta");
+  without.erase("sliding_window");
+  EXPECT_EQ(Read(without)->rope.theta, 1e6);
+  ExpectUnsupported(Mixtral(), "sliding_window", 4096, "sliding window");
+  json types = Mixtral();  // which it does not go by
+  types["layer_types"] = std::vector<std::string>(32, "full_attention");
+  ExpectUnsupported(types, "sliding_window", 4096, "sliding window");
+}
+
+TEST(ModelConfigTest, OtherNetworksThanExpertsInEachLayerAreUnsupported) {
+  for (const json& base : {Qwen3Moe(), Mixtral()}) {
+    ExpectUnsupported(base, "decoder_sparse_step", 2, "each layer");
+    ExpectUnsupported(base, "mlp_only_layers", {0, 3}, "each layer");
+    ExpectUnsupported(base, "shared_expert_intermediate_size", 512, "share");
+    ExpectUnsupported(base, "n_shared_experts", 1, "share");
+    ExpectInvalid(base, "num_experts_per_tok", 0);
+    ExpectInvalid(base, "num_experts_per_tok", 17);
+    ExpectInvalid(base, "num_experts_per_tok", nullptr);
+    ExpectInvalid(base, "mlp_only_layers", "none");
+  }
+  ExpectInvalid(Qwen3Moe(), "num_experts", 0);
+  ExpectInvalid(Qwen3Moe(), "num_experts", 257);
+  ExpectInvalid(Mixtral(), "num_local_experts", nullptr);
+  ExpectInvalid(Qwen3Moe(), "moe_intermediate_size", nullptr);
+  json window = Qwen3Moe();  // of all layers, whatever their types and numbers
+  window["sliding_window"] = 4096;
+  window["layer_types"] = std::vector<std::string>(48, "full_attention");
+  ExpectUnsupported(window, "use_sliding_window", true, "sliding window");
 }
 
 TEST(ModelConfigTest, TheFormOfTransformers5) {
@@ -303,7 +439,7 @@ TEST(ModelConfigTest, AnArchitectureAndATypeMayBeLeftOut) {
 }
 
 TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
-  for (const char* name : {"MistralForSequenceClassification", "Qwen3MoeForCausalLM",
+  for (const char* name : {"MistralForSequenceClassification", "Qwen2MoeForCausalLM",
                            "GPT2LMHeadModel", "LlamaForSequenceClassification", ""}) {
     ExpectUnsupported(Llama31(), "architectures", {name}, "Qwen3ForCausalLM");
   }
@@ -317,24 +453,143 @@ TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
 }
 
 TEST(ModelConfigTest, FeaturesThatWouldChangeTheResultAreUnsupported) {
-  for (const json& base : Families()) {
+  for (const json& base : Dense()) {
     ExpectUnsupported(base, "num_experts", 8, "mixture of experts");
     ExpectUnsupported(base, "num_local_experts", 8, "mixture of experts");
-    ExpectUnsupported(base, "quantization_config", {{"quant_method", "awq"}}, "awq");
+  }
+  for (const json& base : Families()) {
+    ExpectUnsupported(base, "quantization_config", {{"quant_method", "exl2"}}, "exl2");
     ExpectUnsupported(base, "dual_chunk_attention_config", {{"chunk_size", 262144}}, "dual chunk");
-    ExpectUnsupported(base, "auto_map", json::object(), "code of their own");
+    const json own_code = {{"AutoModel", "modeling_own.OwnModel"}};
+    ExpectUnsupported(base, "auto_map", own_code, "code of their own");
     const bool has_biases = Read(base)->family == ModelFamily::kSeedOss;
     ExpectUnsupported(base, has_biases ? "attention_out_bias" : "attention_bias", true);
-    ExpectUnsupported(base, "llama_4_scaling_beta", 0.1);
+    if (Read(base)->family != ModelFamily::kMinistral3) {
+      ExpectUnsupported(base, "llama_4_scaling_beta", 0.1);
+    }
+    if (Read(base)->family != ModelFamily::kPhi3) {
+      ExpectUnsupported(base, "partial_rotary_factor", 0.5);
+    }
     ExpectUnsupported(base, "mlp_bias", true);
     ExpectUnsupported(base, "use_mrope", true);
     ExpectUnsupported(base, "hidden_act", "gelu", "silu is");
-    ExpectUnsupported(base, "head_dim", 96, "64 and 128");
+    ExpectUnsupported(base, "head_dim", 100, "64, 128 and 256");
+    ExpectUnsupported(base, "head_dim", 264, "64, 128 and 256");
     ExpectUnsupported(base, "torch_dtype", "float8_e4m3fn");
     ExpectInvalid(base, "attention_bias", "yes");
     ExpectInvalid(base, "hidden_act", 7);
   }
-  ExpectUnsupported(Llama31(), "num_key_value_heads", 2, "16 query heads");
+  ExpectUnsupported(Llama31(), "num_key_value_heads", 1, "32 query heads");
+}
+
+TEST(ModelConfigTest, Granite) {
+  const auto config = Read(Granite31());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kGranite);
+  EXPECT_EQ(config->head_dim, 64u);
+  EXPECT_FLOAT_EQ(config->attention_scale(), 0.015625f);
+  EXPECT_FLOAT_EQ(config->embedding_scale(), 12.0f / 0.22f);
+  EXPECT_FLOAT_EQ(config->hidden_epsilon(), 1e-5f / (0.22f * 0.22f));
+  EXPECT_EQ(config->logits_divisor, 8);
+  json plain = Granite31();
+  for (const char* key : {"attention_multiplier", "embedding_multiplier", "logits_scaling",
+                          "residual_multiplier", "num_key_value_heads"}) {
+    plain.erase(key);
+    ExpectInvalid(Granite31(), key, 0);
+  }
+  const auto defaults = Read(plain);
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->attention_scale(), 1);  // as transformers has it
+  EXPECT_EQ(defaults->embedding_scale(), 1);
+  EXPECT_EQ(defaults->num_kv_heads, 32u);
+  ExpectUnsupported(Granite31(), "sliding_window", 4096, "sliding window");
+}
+
+TEST(ModelConfigTest, Phi) {
+  const auto mini = Read(Phi4Mini());
+  ASSERT_TRUE(mini.ok()) << mini.status();
+  EXPECT_EQ(mini->family, ModelFamily::kPhi3);
+  EXPECT_EQ(mini->head_dim, 128u);
+  EXPECT_EQ(mini->rotated_dims(), 96u);
+  EXPECT_EQ(mini->context_length, 131072);
+  EXPECT_TRUE(mini->rope.serves_long);
+  ExpectUnsupported(Phi4Mini(), "sliding_window", 131071, "sliding window");
+  ExpectUnsupported(Phi4Mini(), "partial_rotary_factor", 0.01, "even number");
+  json half = Phi4Mini();
+  half["partial_rotary_factor"] = 0.5;
+  EXPECT_EQ(Read(half).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(Read(half).status().message()),
+              HasSubstr("\"rope_scaling\" has 48 factors, needs one for each of 32"));
+  json phi4 = Phi4Mini();  // as Phi-4
+  phi4["num_attention_heads"] = 40;
+  phi4["num_key_value_heads"] = 10;
+  phi4["hidden_size"] = 5120;
+  for (const char* key : {"partial_rotary_factor", "rope_scaling", "sliding_window"}) {
+    phi4[key] = nullptr;
+  }
+  ASSERT_TRUE(Read(phi4).ok()) << Read(phi4).status();
+  EXPECT_EQ(Read(phi4)->rotated_dims(), 128u);
+  json phi3 = Phi4Mini();  // as Phi-3-mini, whose heads have 96 numbers
+  phi3["num_attention_heads"] = phi3["num_key_value_heads"] = 32;
+  phi3.erase("partial_rotary_factor");
+  const auto padded = Read(phi3);
+  ASSERT_TRUE(padded.ok()) << padded.status();
+  EXPECT_EQ(padded->head_dim, 128u);
+  EXPECT_EQ(padded->own_head_dim(), 96u);
+  EXPECT_EQ(padded->rotated_dims(), 96u);
+  EXPECT_FLOAT_EQ(padded->attention_scale(), 1 / std::sqrt(96.0f));
+  phi3["max_position_embeddings"] = 4096;
+  phi3["sliding_window"] = 2047;  // as Phi-3-mini-4k
+  ExpectUnsupported(phi3, "sliding_window", 2047, "sliding window");
+  json without = Phi4Mini();
+  without.erase("rms_norm_eps");
+  EXPECT_FLOAT_EQ(Read(without)->rms_norm_epsilon, 1e-5f);
+}
+
+TEST(ModelConfigTest, Ministral3GrowsItsQueries) {
+  const auto config = Read(Ministral3());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kMinistral3);
+  EXPECT_EQ(config->rope.type, RopeConfig::Type::kYarn);
+  EXPECT_EQ(config->rope.query_growth, 0.1);
+  EXPECT_EQ(config->rope.original_positions, 16384);
+  EXPECT_EQ(config->context_length, 262144);
+  ExpectUnsupported(Ministral3(), "sliding_window", 4096, "sliding window");
+  json missing = Ministral3();
+  missing.erase("rope_parameters");
+  EXPECT_EQ(Read(missing).status().code(), absl::StatusCode::kInvalidArgument);
+  const json unscaled = {{"rope_type", "default"}, {"llama_4_scaling_beta", 0.1}};
+  ExpectInvalid(Ministral3(), "rope_parameters", unscaled, "original_max_position_embeddings");
+}
+
+TEST(ModelConfigTest, OtherHeadsArePadded) {
+  json config = Llama31();
+  for (const auto& [head_dim, served] :
+       {std::pair(32u, 64u), {80u, 128u}, {96u, 128u}, {192u, 256u}}) {
+    config["head_dim"] = head_dim;
+    const auto padded = Read(config);
+    ASSERT_TRUE(padded.ok()) << padded.status();
+    EXPECT_EQ(padded->head_dim, served);
+    EXPECT_EQ(padded->stored_head_dim, head_dim);
+    EXPECT_EQ(padded->rotated_dims(), head_dim);
+  }
+  EXPECT_EQ(Read(Llama31())->stored_head_dim, 0u);
+  ExpectUnsupported(Qwen3(), "head_dim", 96, "has a norm");
+  const json fp8 = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}};
+  config["quantization_config"] = fp8;
+  ExpectUnsupported(config, "head_dim", 96, "quantized");
+}
+
+TEST(ModelConfigTest, ShapesOfAttention) {
+  EXPECT_EQ(Read(SeedOss())->group_size(), 10u);
+  json wide = Qwen3();  // as the attention of Qwen3-235B-A22B
+  wide["num_attention_heads"] = 64;
+  wide["num_key_value_heads"] = 4;
+  EXPECT_EQ(Read(wide)->group_size(), 16u);
+  for (const uint32_t head_dim : kHeadDims) {
+    wide["head_dim"] = head_dim;
+    EXPECT_EQ(Read(wide)->head_dim, head_dim);
+  }
 }
 
 TEST(ModelConfigTest, SlidingWindowsAreUnsupportedWhereInUse) {
@@ -364,8 +619,10 @@ TEST(ModelConfigTest, HostileValuesAreInvalid) {
   const std::vector<json> wrong = {nullptr,        "4", true, 1.5,   json::array(),
                                    json::object(), -1,  0,    1e300, 1LL << 62};
   for (const json& base : Families()) {
-    for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads",
-                            "num_hidden_layers", "vocab_size", "max_position_embeddings"}) {
+    const bool of_experts = base.contains("moe_intermediate_size");
+    for (const char* key :
+         {"hidden_size", of_experts ? "moe_intermediate_size" : "intermediate_size",
+          "num_attention_heads", "num_hidden_layers", "vocab_size", "max_position_embeddings"}) {
       for (const json& value : wrong) ExpectInvalid(base, key, value);
       json without = base;
       without.erase(key);
@@ -379,7 +636,7 @@ TEST(ModelConfigTest, HostileValuesAreInvalid) {
     ExpectInvalid(base, "eos_token_id", {1, "x"});
     ExpectInvalid(base, "tie_word_embeddings", "false");
     ExpectInvalid(base, "torch_dtype", 16);
-    ExpectInvalid(base, "num_key_value_heads", 3);
+    ExpectInvalid(base, "num_key_value_heads", 11);
     ExpectInvalid(base, "num_key_value_heads", 0);
     ExpectInvalid(base, "head_dim", 0);
   }

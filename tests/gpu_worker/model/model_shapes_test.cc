@@ -15,10 +15,15 @@ TEST(ModelShapesTest, NamedShapesAreThoseOfTheirModels) {
   EXPECT_EQ(qwen.group_size(), 7u);
   EXPECT_TRUE(qwen.qkv_bias);
   EXPECT_EQ(NamedModelShape("llama-3-8b")->vocab_size, 128'256);
+  const ModelConfig experts = *NamedModelShape("qwen3-30b-a3b");
+  EXPECT_EQ(experts.experts.count, 128);
+  EXPECT_EQ(experts.group_size(), 8u);
+  EXPECT_EQ(experts.context_length, 262'144);
 }
 
 TEST(ModelShapesTest, EveryShapeHasAUsableGeometry) {
-  for (const char* name : {"llama-3-8b", "llama-3.1-8b", "qwen2.5-7b", "tiny"}) {
+  for (const char* name :
+       {"llama-3-8b", "llama-3.1-8b", "qwen2.5-7b", "qwen3-30b-a3b", "tiny", "tiny-experts"}) {
     const auto config = NamedModelShape(name);
     ASSERT_TRUE(config.ok()) << name;
     EXPECT_TRUE(config->geometry(kBf16Kv).Validate().ok()) << name;

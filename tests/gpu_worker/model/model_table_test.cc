@@ -49,6 +49,48 @@ TEST(ModelTableTest, EachTensorHasItsNameShapeAndSplit) {
   EXPECT_EQ(table.Find(TensorRole::kQuery, 2), nullptr);
 }
 
+TEST(ModelTableTest, ExpertsLieOneBelowTheOther) {
+  ModelConfig config = *NamedModelShape("tiny-experts");
+  config.experts.count = 3;
+  const ModelTable table(config);
+  EXPECT_EQ(table.layers()[1].feed_forward, FeedForwardKind::kExperts);
+  EXPECT_EQ(table.stored().size(), 3u + 2 * (8 + 1 + 3 * 3));
+  EXPECT_EQ(table.Find(TensorRole::kGate, 1), nullptr);
+  const TensorSpec& up = table.Get(TensorRole::kExpertUp, 1, 2);
+  EXPECT_EQ(up.stored, "model.layers.1.mlp.experts.2.up_proj.weight");
+  EXPECT_EQ(up.shape, (std::vector<int64_t>{64, 128}));
+  EXPECT_TRUE(up.may_be_rounded && up.may_be_coded);
+  EXPECT_EQ(up.split, SplitAxis::kRows);
+  EXPECT_EQ(table.Find(TensorRole::kExpertUp, 1), nullptr);
+  EXPECT_EQ(table.Find(TensorRole::kExpertUp, 1, 3), nullptr);
+  const TensorSpec& router = table.Get(TensorRole::kRouter, 1);
+  EXPECT_EQ(router.stored, "model.layers.1.mlp.gate.weight");
+  EXPECT_EQ(router.shape, (std::vector<int64_t>{3, 128}));
+  EXPECT_FALSE(router.may_be_rounded);
+
+  const ProjectionSpec gate_up = table.Of(Projection::kGateUp, 1);
+  EXPECT_EQ(gate_up.weights,
+            Layer({"mlp.experts.0.gate_proj.weight", "mlp.experts.0.up_proj.weight",
+                   "mlp.experts.1.gate_proj.weight", "mlp.experts.1.up_proj.weight",
+                   "mlp.experts.2.gate_proj.weight", "mlp.experts.2.up_proj.weight"}));
+  EXPECT_EQ(gate_up.out_features, 3 * 2 * 64);
+  EXPECT_EQ(gate_up.num_parts, 6);
+  const ProjectionSpec down = table.Of(Projection::kDown, 1);
+  EXPECT_EQ(down.weights.size(), 3u);
+  EXPECT_EQ(down.in_features, 64);
+  EXPECT_EQ(down.num_parts, 3);
+  EXPECT_EQ(table.Of(Projection::kQkv, 1).num_parts, 1);
+  EXPECT_EQ(ProjectionsOf(table.layers()[1]).size(), 5u);
+
+  config.names = &kMixtralNames;
+  config.qk_norm = false;
+  const ModelTable mixtral(config);
+  EXPECT_EQ(mixtral.Get(TensorRole::kExpertUp, 0, 1).stored,
+            "model.layers.0.block_sparse_moe.experts.1.w3.weight");
+  EXPECT_EQ(mixtral.Get(TensorRole::kExpertDown, 0, 1).stored,
+            "model.layers.0.block_sparse_moe.experts.1.w2.weight");
+}
+
 // What the embedding is: nothing rounds it, and no checkpoint may store it as codes.
 TEST(ModelTableTest, OnlyMatricesOfLayersAreRounded) {
   const ModelTable table(*NamedModelShape("tiny"));

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 #include "tests/support/backends.h"
@@ -31,7 +35,11 @@ ModelConfig Config(ModelFamily family) {
   config.context_length = 64;
   config.rms_norm_epsilon = 1e-6f;
   config.qkv_bias = family == ModelFamily::kQwen2;
-  config.qk_norm = family == ModelFamily::kQwen3;
+  config.qk_norm = family == ModelFamily::kQwen3 || family == ModelFamily::kQwen3Moe;
+  if (family == ModelFamily::kQwen3Moe || family == ModelFamily::kMixtral) {
+    config.experts = {.count = 3, .per_token = 2, .weights_sum_to_one = true};
+  }
+  if (family == ModelFamily::kMixtral) config.names = &kMixtralNames;
   return config;
 }
 
@@ -83,7 +91,11 @@ class Loader {
     EXPECT_EQ(weights->lm_head->out_features(), 10);
     for (const LayerWeights& layer : weights->layers) {
       EXPECT_EQ(layer.qkv->out_features(), 128 + 2 * 64);
-      EXPECT_EQ(layer.gate_up->out_features(), 16);
+      const int64_t experts = config.experts.count;
+      EXPECT_EQ(layer.gate_up->out_features(), experts == 0 ? 16 : 16 * experts);
+      EXPECT_EQ(layer.gate_up->num_parts(), experts == 0 ? 1 : 2 * experts);
+      EXPECT_EQ(layer.down->num_parts(), experts == 0 ? 1 : experts);
+      EXPECT_EQ(layer.router == nullptr, experts == 0);
       EXPECT_EQ(layer.down->in_features(), 8);
       EXPECT_EQ(layer.q_norm.cols, config.qk_norm ? 64 : 0);
     }
@@ -153,7 +165,8 @@ TEST_P(ModelWeightsTest, TiedEmbeddingsNeedNoOutputProjection) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ModelWeightsTest,
                          ::testing::Values(ModelFamily::kLlama, ModelFamily::kQwen2,
-                                           ModelFamily::kQwen3));
+                                           ModelFamily::kQwen3, ModelFamily::kQwen3Moe,
+                                           ModelFamily::kMixtral));
 
 TEST_F(ModelWeightsFilesTest, GateAndUpMustHaveOneElementType) {
   const ModelConfig config = Config(ModelFamily::kLlama);
@@ -191,6 +204,30 @@ TEST_F(ModelWeightsFilesTest, GoldenModelsAreWhole) {
     const GoldenModel model(name);
     EXPECT_TRUE(CheckTensors(model.config, model.checkpoint).ok()) << name;
   }
+}
+
+// Each would have an order of input features of its own.
+TEST_F(ModelWeightsFilesTest, ActOrderInExpertsIsRefused) {
+  const std::string name = "model.layers.0.mlp.experts.4.down_proj.g_idx";
+  folder_.CopyFrom(test_support::GoldenModelFolder("qwen3moe-int4-gptq"));
+  const std::string file = folder_.File("model.safetensors");
+  std::string bytes = test_support::ReadWholeFile(file);
+  uint64_t header_size;
+  std::memcpy(&header_size, bytes.data(), sizeof(header_size));
+  const auto header = nlohmann::json::parse(bytes.substr(8, header_size));
+  const size_t first = 8 + header_size + header[name]["data_offsets"][0].get<size_t>();
+  const size_t last = 8 + header_size + header[name]["data_offsets"][1].get<size_t>() - 4;
+  std::swap_ranges(bytes.begin() + static_cast<long>(first),
+                   bytes.begin() + static_cast<long>(first) + 4,
+                   bytes.begin() + static_cast<long>(last));
+  folder_.Write("model.safetensors", bytes);
+  const auto config = LoadModelConfig(folder_.path());
+  const auto checkpoint = Checkpoint::Open(folder_.path());
+  ASSERT_TRUE(config.ok() && checkpoint.ok());
+  const absl::Status status = CheckTensors(*config, *checkpoint);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"" + name + "\""));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("act order"));
 }
 
 TEST_F(ModelWeightsFilesTest, StagingIsGivenBack) {

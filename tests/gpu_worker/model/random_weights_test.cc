@@ -114,6 +114,21 @@ TEST_P(RandomWeightsTest, AreWhatTheyAlwaysWere) {
   expect(*weights->lm_head, false);
 }
 
+TEST_P(RandomWeightsTest, ExpertsAreKeptAsAskedAndRoutersAreNumbers) {
+  const ModelConfig config = *NamedModelShape("tiny-experts");
+  for (const KeptWeights keep : {KeptWeights::kAsStored, KeptWeights::kFp8, KeptWeights::kInt4}) {
+    const auto weights =
+        RandomModelWeights(*backend_->device, backend_->ops->model(), config, keep);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    for (const LayerWeights& layer : weights->layers) {
+      EXPECT_EQ(layer.router->out_features(), config.experts.count);
+      EXPECT_EQ(layer.gate_up->num_parts(), 2 * config.experts.count);
+      EXPECT_EQ(layer.gate_up->out_features(), 2 * config.experts.count * config.intermediate_size);
+      EXPECT_EQ(layer.down->out_features(), config.experts.count * config.hidden_size);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, RandomWeightsTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 

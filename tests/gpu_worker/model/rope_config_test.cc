@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace retroinfer {
 namespace {
@@ -145,6 +148,69 @@ TEST(RopeConfigTest, LinearDividesPositions) {
   EXPECT_EQ(rope->ContextLength(4096), 16384);
   ExpectFrequencies(*rope, 128,
                     {{0, 0.25f}, {1, 0.21649108827114105f}, {63, 2.8869548259535804e-05f}});
+}
+
+std::string LongRope(const char* type, const std::string& more = "") {
+  std::string of_short, of_long;
+  for (int i = 0; i < 48; ++i) {
+    const char* const between = i == 0 ? "" : ", ";
+    absl::StrAppend(&of_short, between, 1 + 0.01 * i);
+    absl::StrAppend(&of_long, between, 1 + 0.5 * i);
+  }
+  return absl::StrCat(
+      R"({"rope_theta": 10000.0, "partial_rotary_factor": 0.75, "rope_scaling": {"type": ")", type,
+      R"(", "short_factor": [)", of_short, R"(], "long_factor": [)", of_long, "]", more,
+      R"(}, "original_max_position_embeddings": 4096})");
+}
+
+TEST(RopeConfigTest, LongRopeHasFactorsForShortAndForLongContexts) {
+  constexpr RopeOfFamily kPhi = {.may_be_partial = true, .is_long = true};
+  for (const char* const type : {"longrope", "su", "yarn"}) {
+    const auto json = common::JsonReader::ParseObject(LongRope(type), "config.json");
+    auto rope = ReadRopeConfig(*json, 131072, kPhi);
+    ASSERT_TRUE(rope.ok()) << rope.status();
+    EXPECT_EQ(rope->type, RopeConfig::Type::kLong);
+    EXPECT_NEAR(rope->attention_factor, 1.1902380714238083, 1e-12);
+    EXPECT_TRUE(rope->serves_long);
+    EXPECT_EQ(rope->ContextLength(131072), 131072);
+    EXPECT_EQ(rope->RotatedDims(128), 96u);
+    const auto of_long = rope->InverseFrequencies(128);
+    rope->serves_long = false;
+    const auto of_short = rope->InverseFrequencies(128);
+    ASSERT_EQ(of_long.size(), 48u);
+    ASSERT_EQ(of_short.size(), 48u);
+    for (const auto& [i, small, large] : {std::tuple{0u, 1.0f, 1.0f},
+                                          {1u, 0.8172318339347839f, 0.5502694249153137f},
+                                          {23u, 0.009849818423390388f, 0.0009692222229205072f},
+                                          {47u, 8.24168382678181e-05f, 4.945010459778132e-06f}}) {
+      EXPECT_NEAR(of_short[i] / small, 1, 1e-6) << i;
+      EXPECT_NEAR(of_long[i] / large, 1, 1e-6) << i;
+    }
+  }
+  const auto short_one = common::JsonReader::ParseObject(LongRope("longrope"), "config.json");
+  const auto rope = ReadRopeConfig(*short_one, 4096, kPhi);
+  EXPECT_FALSE(rope->serves_long);
+  EXPECT_EQ(rope->attention_factor, 1);
+  const auto scaled =
+      common::JsonReader::ParseObject(LongRope("longrope", R"(, "short_mscale": 1.2)"), "c.json");
+  EXPECT_EQ(ReadRopeConfig(*scaled, 131072, kPhi).status().code(),
+            absl::StatusCode::kUnimplemented);
+  // Other families' yarn is YaRN, and they have no LongRoPE.
+  ExpectError(R"({"rope_scaling": {"type": "longrope", "factor": 2.0}})",
+              absl::StatusCode::kUnimplemented, "longrope");
+}
+
+TEST(RopeConfigTest, QueriesOfMinistral3Grow) {
+  const auto json = common::JsonReader::ParseObject(
+      R"({"rope_parameters": {"type": "yarn", "rope_theta": 1e6, "factor": 16.0,
+          "original_max_position_embeddings": 16384, "mscale": 1.0, "mscale_all_dim": 1.0,
+          "llama_4_scaling_beta": 0.1}})",
+      "config.json");
+  const auto rope = ReadRopeConfig(*json, 262144, {.may_grow = true});
+  ASSERT_TRUE(rope.ok()) << rope.status();
+  EXPECT_EQ(rope->query_growth, 0.1);
+  EXPECT_EQ(rope->attention_factor, 1);
+  EXPECT_EQ(ReadRopeConfig(*json, 262144).status().code(), absl::StatusCode::kUnimplemented);
 }
 
 TEST(RopeConfigTest, UnsupportedTypesAreUnimplemented) {

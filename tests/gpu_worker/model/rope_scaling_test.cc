@@ -107,5 +107,38 @@ TEST(RopeScalingTest, KnowsWhichModelsMakersSayWhat) {
   EXPECT_EQ(DocumentedRopeScaling(Scaled("yarn:4", Read())), std::nullopt);
 }
 
+TEST(RopeScalingTest, LongRopeGoesByTheLengthThatIsServed) {
+  const auto factors = [](double factor) { return std::vector<double>(64, factor); };
+  ModelConfig config =
+      Read({{"original_max_position_embeddings", 4096},
+            {"rope_scaling",
+             {{"type", "longrope"}, {"short_factor", factors(1)}, {"long_factor", factors(3)}}}},
+           "phi3");
+  EXPECT_TRUE(config.rope.serves_long);
+  for (const auto& [served, is_long] :
+       {std::pair<int64_t, bool>{4096, false}, {4097, true}, {1, false}, {0, true}}) {
+    ServeContexts(served, config);
+    EXPECT_EQ(config.rope.serves_long, is_long) << served;
+  }
+  EXPECT_EQ(ApplyRopeScaling("yarn:4", config).code(), absl::StatusCode::kInvalidArgument);
+  ModelConfig plain = Read();
+  const RopeConfig before = plain.rope;
+  ServeContexts(100, plain);
+  EXPECT_EQ(plain.rope, before);
+}
+
+TEST(RopeScalingTest, NoOtherScalingTakesThePlaceOfOneThatQueriesGrowBy) {
+  ModelConfig config = Read({{"rope_parameters",
+                              {{"rope_type", "yarn"},
+                               {"factor", 16.0},
+                               {"original_max_position_embeddings", 16384},
+                               {"llama_4_scaling_beta", 0.1}}},
+                             {"rope_theta", nullptr}},
+                            "ministral3");
+  const RopeConfig before = config.rope;
+  EXPECT_EQ(ApplyRopeScaling("yarn:4:32768", config).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(config.rope, before);
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -133,7 +133,7 @@ TEST_F(SafetensorsFileTest, OverlapsAndGapsAreRefused) {
 }
 
 TEST_F(SafetensorsFileTest, OtherElementTypesAreUnimplemented) {
-  for (const char* dtype : {"F64", "I8", "U8", "BOOL", "F8_E5M2", "I64", "bf16", "x"}) {
+  for (const char* dtype : {"F64", "I8", "BOOL", "F8_E5M2", "bf16", "x"}) {
     ExpectRefused(SafetensorsText({{"t", dtype, {1}, "12345678"}}),
                   "F32, F16, BF16 and F8_E4M3 are", absl::StatusCode::kUnimplemented);
   }

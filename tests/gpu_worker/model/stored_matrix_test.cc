@@ -181,7 +181,7 @@ TEST_P(StoredMatrixTest, LoadsAsTheNumbersThatCodesStandFor) {
       const auto expected = LoadModelWeights(*backend->device, backend->ops->model(), config_,
                                              numbers, {}, KeptWeights::kNumbers, balance);
       ASSERT_TRUE(expected.ok()) << expected.status();
-      for (const Projection projection : kLayerProjections) {
+      for (const Projection projection : ProjectionsOf(weights->layers[0].spec)) {
         auto& got = const_cast<LayerWeights&>(weights->layers[0]).Linear(projection);
         auto& want = const_cast<LayerWeights&>(expected->layers[0]).Linear(projection);
         for (const bool decode : {false, true}) {

@@ -70,6 +70,18 @@ TEST_F(StoredModelTest, AFolderWithOneGgufModelIsThatModel) {
   EXPECT_EQ((*model)->ReadConfig()->family, ModelFamily::kQwen2);
 }
 
+TEST_F(StoredModelTest, HeadsOfAFolderArePadded) {
+  const auto model = StoredModel::Open(test_support::GoldenModelFolder("phi3-d96-short-f16"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto config = (*model)->ReadConfig();
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto checkpoint = (*model)->OpenWeights(*config);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_EQ(checkpoint->tensors().at("model.layers.0.self_attn.qkv_proj.weight").shape,
+            (std::vector<int64_t>{6 * 128, 192}));
+  EXPECT_TRUE(checkpoint->is_coded());
+}
+
 TEST_F(StoredModelTest, SafetensorsComeFirst) {
   Copy("llama.gguf");
   folder_.Write("model.safetensors", "");

@@ -36,14 +36,15 @@ class Runner {
  public:
   Runner(const BackendParam& param, const std::string& model_name)
       : Runner(param, GoldenModel(model_name)) {}
-  Runner(const BackendParam& param, GoldenModel model_and_logits)
+  Runner(const BackendParam& param, GoldenModel model_and_logits,
+         KeptWeights keep = KeptWeights::kAsStored)
       : golden(std::move(model_and_logits)),
         is_f32(param.matmul_tolerance < 1e-4),
         backend(param.create()),
         data(*backend) {
     auto loaded =
         Transformer::Load(*backend->device, *backend->ops, golden.config, golden.checkpoint,
-                          {.max_prefill_rows = 128, .max_decode_rows = 4});
+                          {.max_prefill_rows = 128, .max_decode_rows = 4, .weights = keep});
     RI_CHECK(loaded.ok());
     model = *std::move(loaded);
   }
@@ -125,8 +126,9 @@ class Runner {
     const absl::Status status = model->Decode(
         *backend->stream, token_ids.as<const int32_t>(), device_positions.as<const int32_t>(),
         [&](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-            const MatrixView& values,
-            const MatrixView& out) { return dense.Attend(layer, queries, keys, values, out); },
+            const MatrixView& values, const MatrixView& out) {
+          return dense.Attend(layer, model->AttentionOf(layer), queries, keys, values, out);
+        },
         logits.view);
     decode_allocations = test_support::NumAllocations() - allocations_before;
     Check(status);
@@ -229,7 +231,8 @@ TEST_P(TransformerGoldenTest, DecodeFromTheFirstTokenEqualsHuggingFace) {
 TEST_P(TransformerGoldenTest, AWarmDecodeStepAllocatesInMatrixProductsOnly) {
   const GoldenModel& golden = run_.golden;
   constexpr int64_t kAllocationsPerProduct = 16;
-  const int64_t num_products = 6 * golden.config.num_layers + 1;
+  const int64_t of_layer = 6 + 3 * golden.config.experts.count;  // each expert that is taken
+  const int64_t num_products = of_layer * golden.config.num_layers + 1;
   DenseSequences dense(*run_.backend, golden.config, run_.kv_format(), 3, 200);
   for (size_t step = 0; step < 10; ++step) {
     const int32_t token = golden.forced[step];
@@ -329,14 +332,32 @@ TEST_P(TransformerTest, ALongerContextNamesTheScalingThatHasIt) {
 }
 
 TEST_P(TransformerTest, MemoryOfIsWhatLoadAllocatesBesideTheWeights) {
-  Runner run(GetParam(), kModel);
-  // Operations may have working memory of their own.
-  const auto fresh = GetParam().create();
-  EXPECT_EQ(run.backend->device->allocated_bytes(MemoryPurpose::kActivations) -
-                fresh->device->allocated_bytes(MemoryPurpose::kActivations),
-            Transformer::MemoryOf(
-                run.golden.config, run.model->activation_dtype(),
-                {.max_prefill_rows = 128, .max_decode_rows = 4})[MemoryPurpose::kActivations]);
+  // The second has a table of RoPE for queries, the third one for a part of each head.
+  for (const char* const name :
+       {kModel, "ministral3-d64-yarn-bf16", "phi3-d64-partial-long-bf16"}) {
+    Runner run(GetParam(), name);
+    // Operations may have working memory of their own.
+    const auto fresh = GetParam().create();
+    EXPECT_EQ(run.backend->device->allocated_bytes(MemoryPurpose::kActivations) -
+                  fresh->device->allocated_bytes(MemoryPurpose::kActivations),
+              Transformer::MemoryOf(
+                  run.golden.config, run.model->activation_dtype(),
+                  {.max_prefill_rows = 128, .max_decode_rows = 4})[MemoryPurpose::kActivations])
+        << name;
+  }
+}
+
+// Rows and columns of zeros have no largest number to be scaled by.
+TEST_P(TransformerTest, PaddedHeadsMayBeRoundedToCodes) {
+  for (const KeptWeights keep : {KeptWeights::kFp8, KeptWeights::kInt4}) {
+    Runner run(GetParam(), GoldenModel("llama-d80-untied-bf16"), keep);
+    const DeviceData::Matrix hidden = run.Prefill(run.golden.prompt, {101});
+    const auto last = static_cast<size_t>(run.golden.prefill_positions.size()) - 1;
+    const double error = NormError(run.LogitsOf(hidden.view, run.golden.prefill_positions[last]),
+                                   run.golden.PrefillLogits(last));
+    EXPECT_LT(error, keep == KeptWeights::kFp8 ? 0.1 : 0.3);
+    EXPECT_GT(error, 1e-3);
+  }
 }
 
 TEST_P(TransformerTest, ShapesAndPositionsAreChecked) {

@@ -84,6 +84,81 @@ TEST_P(WorkspaceTest, PartsHaveTheirShapesAndDoNotOverlap) {
   }
 }
 
+TEST(WorkspaceRopeTest, WindowLayersWithAnotherRopeHaveATableOfTheirOwn) {
+  const auto backend = test_support::AvailableBackends().front().create();
+  ModelConfig config = Config(16);
+  config.window_rope = RopeConfig{};
+  const auto workspace = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(workspace.ok());
+  const Workspace::Views views = workspace->Rows(2);
+  EXPECT_EQ(views.window_cos.size(), 2u * 32);
+  const std::vector<Range> ranges = {Of(views.cos), Of(views.sin), Of(views.window_cos),
+                                     Of(views.window_sin), Of(views.qkv)};
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Disjoint(ranges[i], ranges[j])) << i << j;
+  }
+  config.window_rope.reset();
+  const auto plain = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_TRUE(plain->Rows(2).window_cos.empty());
+}
+
+TEST(WorkspaceRopeTest, TablesHaveTheRotatedPairsAndQueriesThatGrowTheirOwn) {
+  const auto backend = test_support::AvailableBackends().front().create();
+  ModelConfig config = Config(16);
+  config.rope.rotated_part = 0.75;
+  const auto plain = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->Rows(2).cos.size(), 2u * 24);
+  EXPECT_TRUE(plain->Rows(2).query_cos.empty());
+  config.rope.query_growth = 0.1;
+  const auto growing = Workspace::Create(*backend->device, config, DType::kF32, 3);
+  ASSERT_TRUE(growing.ok());
+  const Workspace::Views views = growing->Rows(2);
+  EXPECT_EQ(views.query_cos.size(), 2u * 24);
+  const std::vector<Range> ranges = {Of(views.cos), Of(views.sin), Of(views.query_cos),
+                                     Of(views.query_sin), Of(views.qkv)};
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Disjoint(ranges[i], ranges[j])) << i << j;
+  }
+}
+
+TEST_P(WorkspaceTest, RowsOfExpertsHaveTheirShapesAndDoNotOverlap) {
+  const auto [intermediate, dtype] = GetParam();
+  ModelConfig config = Config(intermediate);
+  config.experts = {.count = 12, .per_token = 3, .weights_sum_to_one = true};
+  const auto workspace = Workspace::Create(*backend_->device, config, dtype, 70);
+  ASSERT_TRUE(workspace.ok()) << workspace.status();
+  EXPECT_EQ(backend_->device->allocated_bytes(MemoryPurpose::kActivations),
+            Workspace::Bytes(config, dtype, 70));
+  for (const int64_t rows : {1, 64, 70}) {
+    const Workspace::Views views = workspace->Rows(rows);
+    const Workspace::ExpertRows& experts = views.experts;
+    EXPECT_EQ(views.gate_up.rows, 0);
+    EXPECT_EQ(experts.scores.rows, rows);
+    EXPECT_EQ(experts.scores.cols, 12);
+    EXPECT_EQ(experts.scores.dtype, DType::kF32);
+    EXPECT_EQ(experts.gated.rows, 3 * rows);
+    EXPECT_EQ(experts.gated.cols, intermediate);
+    EXPECT_EQ(experts.products.rows, 3 * rows);
+    EXPECT_EQ(experts.products.cols, 24);
+    EXPECT_EQ(experts.routes.num_experts, 12);
+    EXPECT_EQ(experts.routes.per_row, 3);
+    EXPECT_EQ(experts.routes.experts.size(), static_cast<size_t>(3 * rows));
+    EXPECT_EQ(experts.routes.weights.size(), static_cast<size_t>(3 * rows));
+    const auto of = [](DeviceSpan<int32_t> span) {
+      return Range{span.device_data(), span.device_data() + span.size()};
+    };
+    const std::vector<Range> ranges = {Of(views.hidden),           Of(views.normed),
+                                       Of(experts.scores),         of(experts.routes.experts),
+                                       Of(experts.routes.weights), of(experts.routes.plan),
+                                       Of(experts.gated),          Of(experts.products)};
+    for (size_t i = 0; i < ranges.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Disjoint(ranges[i], ranges[j])) << i << j;
+    }
+  }
+}
+
 // Whichever half of a layer is larger.
 INSTANTIATE_TEST_SUITE_P(Sizes, WorkspaceTest,
                          ::testing::Values(std::pair(int64_t{16}, DType::kF32),

@@ -9,7 +9,7 @@ namespace retroinfer {
 namespace {
 
 TEST(ExecutionBufferTest, HoldsAllPagesOfAnySegment) {
-  for (const uint32_t head_dim : {64u, 128u}) {
+  for (const uint32_t head_dim : kHeadDims) {
     for (const KvFormat& format : kKvFormats) {
       const KvGeometry geometry{1, 1, head_dim, format};
       for (const uint32_t tokens : {1024u, 8192u}) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "build_paths.h"
 #include "tests/text/constraint/constraint_fixtures.h"
 
 namespace retroinfer::constraint {
@@ -30,6 +31,23 @@ TEST(TokenVocabularyTest, EndTokensOutsideOfTheModelAreLeftOut) {
   EXPECT_EQ(vocabulary->end_token_ids(), (std::vector<int32_t>{5, 257}));
   EXPECT_EQ(vocabulary->mask_words(), 9u);
   EXPECT_EQ(vocabulary->BytesOf(5), "");
+}
+
+TEST(TokenVocabularyTest, TokensOfTheSentencePieceKindAreTheirBytes) {
+  const std::string folder = RETROINFER_SOURCE_DIR "/tests/golden/tokenizer/fallback/lines";
+  const auto tokenizer = Tokenizer::Load(folder);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto vocabulary = TokenVocabulary::Create(**tokenizer, {2}, (*tokenizer)->vocab_size());
+  const auto bytes_of = [&](std::string_view token) {
+    return vocabulary->BytesOf((*tokenizer)->TokenId(token).value_or(-1));
+  };
+  EXPECT_EQ(bytes_of("<0x0A>"), "\n");
+  EXPECT_EQ(bytes_of("<0xE2>"), "\xE2");
+  EXPECT_EQ(bytes_of("<0xFF>"), "");  // no text has this byte
+  EXPECT_EQ(bytes_of("\u2581\u2581"), "  ");
+  EXPECT_EQ(bytes_of("\u2581the"), " the");
+  EXPECT_EQ(bytes_of("\n\n"), "\n\n");
+  EXPECT_EQ(bytes_of("<s>"), "\xFF<s>");
 }
 
 TEST(TokenVocabularyTest, ASetAndItsRestAreAllTokens) {

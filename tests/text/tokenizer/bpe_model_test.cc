@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "absl/strings/str_format.h"
 #include "tests/text/tokenizer/tokenizer_fixtures.h"
 
 namespace retroinfer {
@@ -217,6 +218,61 @@ TEST(BpeModelTest, ALongPieceTakesNoQuadraticTime) {
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(Encode(model, std::string(1 << 20, 'a')).size(), size_t{1 << 20} / 8);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+// The bytes have the ids 0 to 255; characters and what merges make follow.
+BpeSpec FallbackModel(std::initializer_list<const char*> characters,
+                      std::initializer_list<std::pair<const char*, const char*>> merges) {
+  BpeSpec spec;
+  spec.byte_fallback = true;
+  for (int byte = 0; byte < 256; ++byte) {
+    spec.vocabulary.push_back({absl::StrFormat("<0x%02X>", byte), byte});
+  }
+  const auto add = [&spec](std::string token) {
+    spec.vocabulary.push_back({std::move(token), static_cast<int32_t>(spec.vocabulary.size())});
+  };
+  for (const char* character : characters) add(character);
+  for (const auto& [left, right] : merges) {
+    add(absl::StrCat(left, right));
+    spec.merges.push_back({left, right});
+  }
+  return spec;
+}
+
+TEST(BpeModelTest, CharactersThatTheVocabularyLacksBecomeBytes) {
+  // 256: "a", 257: the mark, 258: "é", 259: mark and a, 260: é and a
+  const BpeModel model =
+      Create(FallbackModel({"a", "\u2581", "\u00e9"}, {{"\u2581", "a"}, {"\u00e9", "a"}}));
+  EXPECT_TRUE(model.byte_fallback());
+  EXPECT_FALSE(model.drops_bytes());
+  EXPECT_THAT(Encode(model, "\u2581a\u00e9a"), ElementsAre(259, 260));
+  EXPECT_THAT(Encode(model, "b\u00e8a\u20ac"), ElementsAre('b', 0xC3, 0xA8, 256, 0xE2, 0x82, 0xAC));
+  EXPECT_EQ(model.token_bytes()[0x0A], "\n");
+  EXPECT_EQ(model.token_bytes()[259], " a");
+  EXPECT_EQ(model.token_bytes()[258], "\u00e9");
+  EXPECT_EQ(model.BytesOf("<0xzz>"), "<0xzz>");
+}
+
+TEST(BpeModelTest, CutsBeforeMarksOnlyWhereNoTokenHoldsOneBehindAnother) {
+  EXPECT_TRUE(Create(FallbackModel({"a", "\u2581"}, {{"\u2581", "\u2581"}, {"\u2581", "a"}}))
+                  .may_cut_before_marks());
+  EXPECT_FALSE(Create(FallbackModel({"a", "\u2581"}, {{"a", "\u2581"}})).may_cut_before_marks());
+  EXPECT_FALSE(Create(TinyModel({{"a", "b"}})).may_cut_before_marks());
+  BpeSpec whole = FallbackModel({"a", "\u2581"}, {{"\u2581", "a"}});
+  whole.ignore_merges = true;
+  EXPECT_FALSE(Create(whole).may_cut_before_marks());
+  EXPECT_THAT(Encode(Create(whole), "\u2581a"), ElementsAre(258));
+}
+
+TEST(BpeModelTest, NoCharactersBecomeASpecialToken) {
+  // "ab" would be special: the merge that makes it is left out.
+  EXPECT_THAT(Encode(Create(FallbackModel({"a", "b"}, {{"a", "b"}}), {258}), "ab"),
+              ElementsAre(256, 257));
+  EXPECT_THAT(Encode(Create(FallbackModel({"a"}, {}), {256}), "a"), ElementsAre('a'));
+  BpeSpec spec = FallbackModel({}, {});
+  EXPECT_THAT(CreateError(spec, {7}), HasSubstr("<0x07> is a special token"));
+  spec.vocabulary.erase(spec.vocabulary.begin() + 9);
+  EXPECT_THAT(CreateError(spec), HasSubstr("<0x09> is missing"));
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ inline std::vector<int32_t> DecodeGoldenIds(std::string_view digits) {
   return ids;
 }
 
-// The golden tokenizer "llama" or "qwen", with `config` instead of its own.
+// The golden tokenizer of this name, with `config` instead of its own.
 inline std::unique_ptr<Tokenizer> GoldenTokenizer(std::string_view name, TokenizerConfig config) {
   const std::string path = GoldenFolder() + "/" + std::string(name) + "/tokenizer.json";
   const auto file = common::JsonReader::LoadObject(path, "tokenizer.json", kTokenizerJson);

@@ -105,7 +105,9 @@ TEST(TokenizerJsonTest, TheUnknownTokenIsRead) {
 
 TEST(TokenizerJsonTest, UnknownFeaturesAreRefusedByName) {
   EXPECT_THAT(ErrorAfter("\"NFC\"", "\"NFKC\""), HasSubstr("type NFKC is not supported"));
-  EXPECT_THAT(ErrorAfter("\"Digits\"", "\"Metaspace\""), HasSubstr("type Metaspace"));
+  EXPECT_THAT(ErrorAfter("\"Digits\", \"individual_digits\": true",
+                         "\"Metaspace\", \"replacement\": \"\u2581\""),
+              HasSubstr("a pre-tokenizer before Metaspace"));
   EXPECT_THAT(ErrorAfter("\"Isolated\"", "\"MergedWithNext\""), HasSubstr("behavior: only"));
   EXPECT_THAT(ErrorAfter("\"BPE\"", "\"Unigram\""), HasSubstr("model: type Unigram"));
   EXPECT_THAT(ErrorAfter("\"TemplateProcessing\"", "\"BertProcessing\""),
@@ -114,7 +116,7 @@ TEST(TokenizerJsonTest, UnknownFeaturesAreRefusedByName) {
       ErrorAfter("\"decoder\": {\"type\": \"ByteLevel\"", "\"decoder\": {\"type\": \"Fuse\""),
       HasSubstr("decoder: type Fuse"));
   EXPECT_THAT(ErrorAfter("\"byte_fallback\": false", "\"byte_fallback\": true"),
-              HasSubstr("model.byte_fallback: is not supported"));
+              HasSubstr("ByteLevel and byte_fallback together"));
   EXPECT_THAT(ErrorAfter("\"dropout\": null", "\"dropout\": 0.1"), HasSubstr("model.dropout"));
   EXPECT_THAT(ErrorAfter("\"end_of_word_suffix\": null", "\"end_of_word_suffix\": \"</w>\""),
               HasSubstr("end_of_word_suffix"));

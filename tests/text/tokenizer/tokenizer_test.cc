@@ -6,7 +6,9 @@
 #include <chrono>
 #include <random>
 
+#include "absl/strings/str_replace.h"
 #include "tests/text/tokenizer/tokenizer_fixtures.h"
+#include "text/tokenizer/incremental_detokenizer.h"
 #include "text/tokenizer/nfc.h"
 
 namespace retroinfer {
@@ -238,6 +240,46 @@ TEST_P(GoldenTokenizerTest, LongTextsTakeSeconds) {
     ASSERT_TRUE(ids.ok()) << ids.status();
     EXPECT_TRUE(tokenizer_->Decode(*ids, false) == text);
   }
+}
+
+TEST(FallbackTokenizerTest, LongTextsTakeSeconds) {
+  std::string words;
+  while (words.size() < 4'000'000) words += "The store keeps 123 pages; they'd wait.\n";
+  for (const char* const name : {"fallback/lines", "fallback/across", "fallback/prepend"}) {
+    SCOPED_TRACE(name);
+    const auto tokenizer = GoldenTokenizer(name, {});
+    // Without white space a text is one piece.
+    for (const std::string& text :
+         {words, std::string(1'000'000, 'a'), std::string(1'000'000, ' ') + "x",
+          std::string(1'000'000, '\n'), std::string(1'000'000, '<')}) {
+      const auto begin = std::chrono::steady_clock::now();
+      const auto ids = tokenizer->Encode(text, {.add_special = false});
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      EXPECT_TRUE(tokenizer->Decode(*ids, false) == text);
+    }
+  }
+}
+
+TEST(FallbackTokenizerTest, ATextHasAtMostTheBytesThatItsTokensMayHave) {
+  const auto tokenizer = GoldenTokenizer("fallback/lines", {});
+  // Eight marks are one token and decode to eight bytes, but have 24.
+  const std::string text = absl::StrReplaceAll(std::string(800, 'x'), {{"x", "\u2581"}});
+  const auto ids = tokenizer->Encode(text, {.add_special = false});
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_LE(text.size(), tokenizer->TextBytesMax(ids->size()));
+}
+
+TEST(FallbackTokenizerTest, DecodesWhatFollowsWithItsSpace) {
+  const auto tokenizer = GoldenTokenizer("fallback/first", {});
+  const auto ids = tokenizer->Encode("the the\xE2\x82\xAC", {.add_special = false});
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_EQ(tokenizer->Decode(*ids, false), "the the\xE2\x82\xAC");
+  // As an answer the same tokens go on with a space, and bytes wait for their character.
+  IncrementalDetokenizer detokenizer(*tokenizer, true);
+  std::vector<std::string> texts;
+  for (const int32_t id : *ids) texts.push_back(detokenizer.Append(id));
+  EXPECT_THAT(texts, testing::ElementsAre(" the", " the", "", "", "\xE2\x82\xAC"));
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenTokenizerTest, testing::Values("llama", "qwen"),

@@ -6,12 +6,12 @@
 #include <cstdint>
 
 #include "common/kv/dtype.h"
+#include "common/kv/kv_geometry.h"
 
 namespace retroinfer::cpu {
 
 inline constexpr int32_t kChunkTokens = 64;
-inline constexpr int32_t kMaxGroup = 8;
-inline constexpr uint32_t kMaxHeadDim = 128;
+inline constexpr int32_t kMaxGroup = 8;  // of a state: what registers have room for
 
 // Where the keys and values of up to kChunkTokens tokens lie, in any order.
 struct AttentionChunk {
@@ -24,7 +24,7 @@ struct AttentionChunk {
 // acc_g = sum_i exp(x_gi - max_g) v_i over the tokens i attended so far, x_gi = scale * q_g . k_i.
 struct AttentionState {
   DType dtype;        // of keys and values; int8: as kEightBitTokens has it
-  uint32_t head_dim;  // 64 or 128
+  uint32_t head_dim;  // one of kHeadDims
   int32_t group;      // query heads, 1 to kMaxGroup
   std::array<float, kMaxGroup> max;
   std::array<float, kMaxGroup> sum;

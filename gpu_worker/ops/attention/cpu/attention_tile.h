@@ -13,7 +13,7 @@
 namespace retroinfer::cpu {
 
 inline constexpr int64_t kKeyBlock = 128;  // keys between two updates of the running softmax
-inline constexpr int64_t kMaxTileHeadDim = 128;
+inline constexpr int64_t kMaxTileHeadDim = 256;
 
 // out = transposed queries, times `factor`, as the operand b of a TileGemm of `dtype`: [head_dim,
 // 32]. Columns from `rows` on are zero.

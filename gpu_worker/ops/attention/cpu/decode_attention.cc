@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/attention/cpu/attend_chunk.h"
@@ -19,7 +20,7 @@ namespace {
 
 constexpr int64_t kMinBlocksOfPart = 4;
 constexpr int64_t kMinPagesOfPart = 64;
-static_assert(kMaxDecodeGroup <= kMaxGroup);
+constexpr int64_t kMaxStates = (kMaxDecodeGroup + kMaxGroup - 1) / kMaxGroup;
 
 // How many items go into each part, if there may be `max_parts`.
 int64_t ItemsOfPart(int64_t items, int64_t min_items, int64_t max_parts) {
@@ -72,13 +73,13 @@ struct Plan {
 };
 
 // Collects tokens and attends them a chunk at a time, one chunk behind, so that the next chunk is
-// known while one is attended.
+// known while one is attended. All states attend a chunk while it is in the cache.
 class ChunkFeeder {
  public:
-  ChunkFeeder(const KvGeometry& geometry, AttentionState& state)
+  ChunkFeeder(const KvGeometry& geometry, std::span<AttentionState> states)
       : page_(geometry.page()),
         tokens_per_page_(static_cast<int32_t>(page_.tokens)),
-        state_(state) {}
+        states_(states) {}
 
   // Adds tokens [first, end) of a page.
   void AddPage(const std::byte* page, int32_t first, int32_t end) {
@@ -113,14 +114,14 @@ class ChunkFeeder {
       CheckAddressable(ready.keys[t], page_.vector_bytes);
       CheckAddressable(ready.values[t], page_.vector_bytes);
     }
-    AttendChunk(ready, chunks_[filling_], state_);
+    for (AttentionState& state : states_) AttendChunk(ready, chunks_[filling_], state);
     ready.num_tokens = 0;
     filling_ = 1 - filling_;
   }
 
   const PageLayout page_;
   const int32_t tokens_per_page_;
-  AttentionState& state_;
+  const std::span<AttentionState> states_;
   std::array<AttentionChunk, 2> chunks_;
   size_t filling_ = 0;
 };
@@ -159,10 +160,17 @@ void AttendPart(const Plan& plan, int64_t sequence_head, int64_t part) {
   const KvGeometry& geometry = plan.args->pool.geometry;
   const auto* queries = reinterpret_cast<const float*>(plan.args->queries.Rows(sequence, 1).data) +
                         kv_head * plan.group * plan.head_dim;
-  AttentionState state;
-  BeginAttention(geometry.format.token.element, plan.head_dim, static_cast<int32_t>(plan.group),
-                 queries, plan.args->scale, state);
-  ChunkFeeder feeder(geometry, state);
+  std::array<AttentionState, kMaxStates> memory;
+  const int64_t num_states = (plan.group + kMaxGroup - 1) / kMaxGroup;
+  const int64_t heads_of_state = (plan.group + num_states - 1) / num_states;
+  const std::span<AttentionState> states(memory.data(), static_cast<size_t>(num_states));
+  for (int64_t first = 0; AttentionState & state : states) {
+    const int64_t heads = std::min(heads_of_state, plan.group - first);
+    BeginAttention(geometry.format.token.element, plan.head_dim, static_cast<int32_t>(heads),
+                   queries + first * plan.head_dim, plan.args->scale, state);
+    first += heads;
+  }
+  ChunkFeeder feeder(geometry, states);
   const int64_t dense_parts = plan.NumDenseParts(sequence);
   if (part < dense_parts) {
     FeedDensePart(plan, sequence, static_cast<uint32_t>(kv_head), part, feeder);
@@ -170,11 +178,13 @@ void AttendPart(const Plan& plan, int64_t sequence_head, int64_t part) {
     FeedPagePart(plan, sequence_head, part - dense_parts, feeder);
   }
   feeder.Finish();
-  for (int32_t g = 0; g < plan.group; ++g) {
+  for (int64_t g = 0; g < plan.group; ++g) {
     float* partial = plan.Partial(sequence_head, part, g);
-    partial[0] = state.max[static_cast<size_t>(g)];
-    partial[1] = state.sum[static_cast<size_t>(g)];
-    ReadAccumulator(state, g, partial + 2);
+    const AttentionState& state = states[static_cast<size_t>(g / heads_of_state)];
+    const auto of_state = static_cast<int32_t>(g % heads_of_state);
+    partial[0] = state.max[static_cast<size_t>(of_state)];
+    partial[1] = state.sum[static_cast<size_t>(of_state)];
+    ReadAccumulator(state, of_state, partial + 2);
   }
 }
 

@@ -53,7 +53,7 @@ void ForEachToken(ThreadPool& pool, const DensePoolView& dense, uint32_t layer,
 // Writes `numbers` as row `to` of a layer's KV.
 void StoreRow(const LayerKv& kv, const float* numbers, std::byte* to) {
   if (!kv.rounds_to_eight_bits) return ConvertFromF32(numbers, kv.dtype, to, kv.head_dim);
-  std::array<std::byte, 128> stored;
+  std::array<std::byte, kMaxHeadDim> stored;
   StoreToken(numbers, kEightBitTokens, kv.head_dim, stored.data());
   UnpackToken(stored.data(), kEightBitTokens, kv.head_dim, to);
 }

@@ -17,6 +17,18 @@ bool IsAligned(const MatrixView& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 4 == 0 && view.row_stride % 2 == 0;
 }
 
+// `estimate_ready`: what the merge has to wait for, or null.
+absl::Status LaunchSlice(const DecodeLaunch& launch, const KvGeometry& geometry,
+                         const Event* estimate_ready, CudaStream& stream) {
+  RETURN_IF_ERROR(CudaStatus(
+      LaunchDecodeParts(launch, geometry.format.token.element, geometry.head_dim, stream.get()),
+      "launching decode_attention"));
+  const bool early = estimate_ready == nullptr;
+  if (!early) RETURN_IF_ERROR(stream.Wait(*estimate_ready));
+  return CudaStatus(LaunchDecodeMerge(launch, geometry.head_dim, early, stream.get()),
+                    "launching the merge of decode_attention");
+}
+
 }  // namespace
 
 absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args) {
@@ -53,12 +65,14 @@ absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args
       .num_layers = geometry.num_layers,
       .layer = args.layer,
       .kv_heads = kv_heads,
-      .group = static_cast<int32_t>(args.queries.cols / (int64_t{kv_heads} * geometry.head_dim)),
+      .slice = {},
       .first_sequence = 0,
       .num_sequences = 0,
       .first_head = 0,
       .num_heads = 0,
   };
+  const auto group =
+      static_cast<int32_t>(args.queries.cols / (int64_t{kv_heads} * geometry.head_dim));
   const int32_t heads = std::min(kv_heads, kMaxDecodeHeads);
   const int32_t sequences = std::min(kMaxDecodeSequences, kMaxDecodeUnits / heads);
   const Event* estimate_ready = args.estimate_ready;
@@ -68,13 +82,10 @@ absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args
     for (int32_t head = 0; head < kv_heads; head += heads) {
       launch.first_head = head;
       launch.num_heads = std::min(heads, kv_heads - head);
-      RETURN_IF_ERROR(CudaStatus(
-          LaunchDecodeParts(launch, geometry.format.token.element, geometry.head_dim, stream.get()),
-          "launching decode_attention"));
-      const bool early = estimate_ready == nullptr;
-      if (!early) RETURN_IF_ERROR(stream.Wait(*std::exchange(estimate_ready, nullptr)));
-      RETURN_IF_ERROR(CudaStatus(LaunchDecodeMerge(launch, geometry.head_dim, early, stream.get()),
-                                 "launching the merge of decode_attention"));
+      RETURN_IF_ERROR(ForSlices(group, kDecodeGroup, [&](const GroupSlice& slice) {
+        launch.slice = slice;
+        return LaunchSlice(launch, geometry, std::exchange(estimate_ready, nullptr), stream);
+      }));
     }
   }
   return absl::OkStatus();

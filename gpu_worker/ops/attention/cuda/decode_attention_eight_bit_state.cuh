@@ -26,8 +26,8 @@ class EightBitState : public TensorSums<kHeadDim> {
 
   // Offset of a 16-byte piece of a key in a tile. Rows of 64 bytes take turns in the banks.
   __device__ static uint32_t PieceOffset(int32_t row, int32_t piece) {
-    static_assert(kRowBytes == 128 || kRowBytes == 64);
-    const int32_t turn = kRowBytes == 128 ? row & 7 : row >> 1 & 3;
+    static_assert(kRowBytes % 128 == 0 || kRowBytes == 64);
+    const int32_t turn = kRowBytes != 64 ? row & 7 : row >> 1 & 3;
     return static_cast<uint32_t>(row * kRowBytes + ((piece ^ turn) << 4));
   }
 
@@ -38,8 +38,9 @@ class EightBitState : public TensorSums<kHeadDim> {
         Queries(launch, part, kHeadDim) + static_cast<int64_t>(q) * kHeadDim + 4 * (lane % 4);
     for (int i = 0; i < kSteps; ++i) {
       for (int half = 0; half < 2; ++half) {
-        next_queries_[i][half] =
-            q < launch.group ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 2 * half) : 0u;
+        next_queries_[i][half] = q < launch.slice.count
+                                     ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 2 * half)
+                                     : 0u;
       }
     }
   }

@@ -41,8 +41,9 @@ struct Config {
   static constexpr int kTokensOfPage = static_cast<int>(kPageBytes / (2 * kHeadDim * sizeof(Kv)));
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
   static constexpr int kTileBytes = State::kTileBytes;
-  // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up.
-  static constexpr int kStages = kTensor ? 16384 / kTileBytes : 1;
+  // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up. Two stages
+  // of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
+  static constexpr int kStages = kTensor ? (kTileBytes > 8192 ? 2 : 16384 / kTileBytes) : 1;
 };
 
 template <typename C, int kHeadDim>
@@ -62,7 +63,7 @@ __device__ float2* PartMaxSums(const DecodeLaunch& launch) {
 }
 __device__ float* PartValues(const DecodeLaunch& launch) {
   return reinterpret_cast<float*>(PartMaxSums(launch) +
-                                  MaxDecodeParts(launch.num_sequences) * launch.group);
+                                  MaxDecodeParts(launch.num_sequences) * launch.slice.count);
 }
 
 // Fills a warp's ring of stages with the tiles of all parts of its block, in order.
@@ -143,14 +144,14 @@ __device__ void FinishPart(const DecodeLaunch& launch, int32_t p, State& state, 
   constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   WarpResults<kHeadDim>& results = shared.results;
-  const int64_t place = int64_t{shared.parts[p].index} * launch.group;
+  const int64_t place = int64_t{shared.parts[p].index} * launch.slice.count;
   state.PublishMax(results, warp);
 #pragma unroll
   for (int32_t section = 0; section < kDecodeGroup / kHeads; ++section) {
-    if (section * kHeads >= launch.group) break;
+    if (section * kHeads >= launch.slice.count) break;
     state.PublishValues(section, results, warp);
     __syncthreads();
-    if (section == 0 && thread < launch.group) {
+    if (section == 0 && thread < launch.slice.count) {
       const float max = results.Max(thread);
       float sum = 0;
       for (int32_t w = 0; w < kDecodeWarps; ++w) {
@@ -158,7 +159,7 @@ __device__ void FinishPart(const DecodeLaunch& launch, int32_t p, State& state, 
       }
       PartMaxSums(launch)[place + thread] = {max, sum};
     }
-    const int32_t heads = min(kHeads, launch.group - section * kHeads);
+    const int32_t heads = min(kHeads, launch.slice.count - section * kHeads);
     for (int32_t i = thread; i < heads * kHeadDim; i += kDecodeThreads) {
       const int32_t q = section * kHeads + i / kHeadDim;
       const float base = ScoreBase(results.Max(q));
@@ -215,17 +216,23 @@ __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32
   }
 }
 
+// A lane's numbers of a part's values.
+template <int kDims>
+struct alignas(kDims > 4 ? 16 : 4 * kDims) LaneValues {
+  float of_dims[kDims];
+};
+
 // Sums the parts of a query head: each warp every fourth of them, relative to its own maximum.
 template <int kHeadDim>
 __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32_t q,
                         float (&maxima)[kDecodeWarps], float (&sums)[kDecodeWarps],
                         float (&accs)[kDecodeWarps][kHeadDim]) {
   constexpr int kDims = kHeadDim / 32;
-  constexpr int kAhead = 16;  // loads under way
-  using Values = std::conditional_t<kDims == 4, float4, float2>;
+  constexpr int kAhead = kDims > 4 ? 8 : 16;  // loads under way
+  using Values = LaneValues<kDims>;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const int64_t first = int64_t{unit.first} * launch.group + q;
+  const int64_t first = int64_t{unit.first} * launch.slice.count + q;
   const float2* max_sums = PartMaxSums(launch) + first;
   const auto* values =
       reinterpret_cast<const Values*>(PartValues(launch) + first * kHeadDim) + lane;
@@ -235,11 +242,12 @@ __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32
 #pragma unroll
     for (int32_t i = 0; i < kAhead; ++i) {
       const int64_t part = begin + i * kDecodeWarps;
-      ahead[i] = part < unit.count ? values[part * launch.group * (kHeadDim / kDims)] : Values{};
+      ahead[i] =
+          part < unit.count ? values[part * launch.slice.count * (kHeadDim / kDims)] : Values{};
     }
     const int64_t part = begin + lane * kDecodeWarps;
     float2 own = {-INFINITY, 0};
-    if (lane < kAhead && part < unit.count) own = max_sums[part * launch.group];
+    if (lane < kAhead && part < unit.count) own = max_sums[part * launch.slice.count];
     float raised = fmaxf(max, own.x);
     for (int i = 1; i < 32; i *= 2) raised = fmaxf(raised, __shfl_xor_sync(~0u, raised, i));
     const float kept = Exp2(max - ScoreBase(raised));
@@ -250,7 +258,7 @@ __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32
 #pragma unroll
     for (int32_t i = 0; i < kAhead; ++i) {
       const float of_part = __shfl_sync(~0u, weight, i);
-      for (int d = 0; d < kDims; ++d) acc[d] += of_part * (&ahead[i].x)[d];
+      for (int d = 0; d < kDims; ++d) acc[d] += of_part * ahead[i].of_dims[d];
     }
   }
   for (int i = 1; i < 32; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
@@ -300,19 +308,24 @@ __global__ void __launch_bounds__(kDecodeThreads)
     MergeKernel(const __grid_constant__ DecodeLaunch launch) {
   __shared__ float maxima[kDecodeWarps], sums[kDecodeWarps], accs[kDecodeWarps][kHeadDim];
   const auto block = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t unit = block / launch.group, q = block % launch.group;
+  const GroupSlice& slice = launch.slice;
+  const int32_t unit = block / slice.count, q = block % slice.count;
   const int64_t sequence = launch.first_sequence + unit / launch.num_heads;
   const int64_t query_head =
-      int64_t{launch.first_head + unit % launch.num_heads} * launch.group + q;
-  const int64_t query = sequence * launch.kv_heads * launch.group + query_head;
+      int64_t{launch.first_head + unit % launch.num_heads} * slice.group + slice.first + q;
+  const int64_t query = sequence * launch.kv_heads * slice.group + query_head;
   AllowNextKernel();
   AwaitLastKernel();
   SumHead<kHeadDim>(launch, PlannedUnits(launch)[unit], q, maxima, sums, accs);
   const bool has_estimate = launch.estimate_max != nullptr && launch.estimate_sum[query] > 0;
   const float estimate_max =
       has_estimate ? launch.estimate_max[query] * std::numbers::log2e_v<float> : -INFINITY;
-  float estimate = 0;
-  if (has_estimate && thread < kHeadDim) estimate = launch.estimate_acc[query * kHeadDim + thread];
+  constexpr int kEach = (kHeadDim + kDecodeThreads - 1) / kDecodeThreads;  // dimensions of a thread
+  float estimate[kEach] = {};
+  for (int i = 0; i < kEach; ++i) {
+    const int d = thread + i * kDecodeThreads;
+    if (has_estimate && d < kHeadDim) estimate[i] = launch.estimate_acc[query * kHeadDim + d];
+  }
   __syncthreads();
   if (thread >= kHeadDim) return;
   const float sink =
@@ -320,11 +333,11 @@ __global__ void __launch_bounds__(kDecodeThreads)
   float max = fmaxf(estimate_max, sink);
   for (const float other : maxima) max = fmaxf(max, other);
   const float base = ScoreBase(max);
-  float sum = Exp2(sink - base), acc = 0;
+  float sum = Exp2(sink - base), acc[kEach] = {};
   for (int w = 0; w < kDecodeWarps; ++w) {
     const float weight = Exp2(maxima[w] - base);
     sum += weight * sums[w];
-    acc += weight * accs[w][thread];
+    for (int i = 0; i < kEach; ++i) acc[i] += weight * accs[w][thread + i * kDecodeThreads];
   }
   if (thread == 0 && launch.unseen_max != nullptr) {
     launch.unseen_share[query] = ShareOf(launch.unseen_max[query] * std::numbers::log2e_v<float>,
@@ -333,10 +346,13 @@ __global__ void __launch_bounds__(kDecodeThreads)
   if (has_estimate) {
     const float weight = Exp2(estimate_max - base);
     sum += weight * launch.estimate_sum[query];
-    acc += weight * estimate;
+    for (int i = 0; i < kEach; ++i) acc[i] += weight * estimate[i];
   }
   auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + sequence * launch.out_stride;
-  out[query_head * kHeadDim + thread] = __float2bfloat16_rn(sum == 0 ? 0.0f : acc / sum);
+  for (int i = 0; i < kEach; ++i) {
+    out[query_head * kHeadDim + thread + i * kDecodeThreads] =
+        __float2bfloat16_rn(sum == 0 ? 0.0f : acc[i] / sum);
+  }
 }
 
 struct Grid {
@@ -375,27 +391,42 @@ cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
                          &DecodeAttentionKernel<Kv, kHeadDim>, launch);
 }
 
+template <typename Kv>
+cudaError_t LaunchFor(const DecodeLaunch& launch, uint32_t head_dim, cudaStream_t stream) {
+  switch (head_dim) {
+    case 64:
+      return Launch<Kv, 64>(launch, stream);
+    case 128:
+      return Launch<Kv, 128>(launch, stream);
+    default:
+      return Launch<Kv, 256>(launch, stream);
+  }
+}
+
 }  // namespace
 
 cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType element, uint32_t head_dim,
                               cudaStream_t stream) {
-  if (element == DType::kBf16) {
-    return head_dim == 128 ? Launch<__nv_bfloat16, 128>(launch, stream)
-                           : Launch<__nv_bfloat16, 64>(launch, stream);
+  switch (element) {
+    case DType::kBf16:
+      return LaunchFor<__nv_bfloat16>(launch, head_dim, stream);
+    case DType::kInt8:
+      return LaunchFor<int8_t>(launch, head_dim, stream);
+    default:
+      return LaunchFor<float>(launch, head_dim, stream);
   }
-  if (element == DType::kInt8) {
-    return head_dim == 128 ? Launch<int8_t, 128>(launch, stream)
-                           : Launch<int8_t, 64>(launch, stream);
-  }
-  return head_dim == 128 ? Launch<float, 128>(launch, stream) : Launch<float, 64>(launch, stream);
 }
 
 cudaError_t LaunchDecodeMerge(const DecodeLaunch& launch, uint32_t head_dim, bool early,
                               cudaStream_t stream) {
-  const auto heads = static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group);
+  const auto heads =
+      static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.slice.count);
   return LaunchDependent(
       {.grid = dim3(heads), .block = dim3(kDecodeThreads), .stream = stream, .early = early},
-      head_dim == 128 ? &MergeKernel<128> : &MergeKernel<64>, launch);
+      head_dim == 256   ? &MergeKernel<256>
+      : head_dim == 128 ? &MergeKernel<128>
+                        : &MergeKernel<64>,
+      launch);
 }
 
 }  // namespace retroinfer::cuda

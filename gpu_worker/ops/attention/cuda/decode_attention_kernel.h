@@ -8,6 +8,7 @@
 
 #include "gpu_worker/ops/attention/cuda/decode_attention_scratch.h"
 #include "gpu_worker/ops/attention/decode_attention.h"
+#include "gpu_worker/ops/cuda/group_slice.h"
 
 namespace retroinfer::cuda {
 
@@ -35,7 +36,7 @@ struct DecodeLaunch {
   uint32_t num_layers;
   uint32_t layer;
   int32_t kv_heads;
-  int32_t group;
+  GroupSlice slice;                       // at most kDecodeGroup heads
   int32_t first_sequence, num_sequences;  // at most kMaxDecodeSequences
   int32_t first_head, num_heads;          // at most kMaxDecodeHeads; the product kMaxDecodeUnits
 };

@@ -16,6 +16,7 @@ inline constexpr int32_t kMaxDecodeBlocks = 320;
 inline constexpr int32_t kMaxDecodeUnits = 512;
 inline constexpr int32_t kMaxDecodeSequences = 64;
 inline constexpr int32_t kMaxDecodeHeads = 256;  // KV heads
+inline constexpr int32_t kDecodeGroup = 8;       // query heads of each; those not there included
 
 // Scratch of a launch: parts of each unit, kMaxDecodeUnits times 8 bytes; (max, sum)
 // [parts][group][2] f32; acc [parts][group][head_dim] f32.
@@ -30,7 +31,7 @@ constexpr int64_t MaxDecodeParts(int64_t num_sequences) {
 constexpr size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
                                              int32_t head_dim) {
   const int64_t parts = MaxDecodeParts(std::min(max_batch, kMaxDecodeSequences));
-  const int64_t floats = parts * std::min(num_query_heads, kMaxDecodeGroup) * (2 + head_dim);
+  const int64_t floats = parts * std::min(num_query_heads, kDecodeGroup) * (2 + head_dim);
   return kDecodePlanBytes + static_cast<size_t>(floats) * sizeof(float);
 }
 

@@ -10,8 +10,6 @@
 
 namespace retroinfer::cuda {
 
-inline constexpr int32_t kDecodeGroup = 8;  // query heads, those that are not there included
-
 // Results of the block's warps, in shared memory: those of some query heads at a time.
 template <int kHeadDim>
 struct WarpResults {
@@ -32,11 +30,12 @@ struct WarpResults {
 // `max` as something to subtract from scores: any number where there are no scores.
 __device__ inline float ScoreBase(float max) { return max == -INFINITY ? 0.0f : max; }
 
-// The query heads that share the part's KV head: [group][head_dim].
+// The slice's query heads of those that share the part's KV head: [slice.count][head_dim].
 __device__ inline const __nv_bfloat16* Queries(const DecodeLaunch& launch, const DecodePart& part,
                                                int32_t head_dim) {
   return reinterpret_cast<const __nv_bfloat16*>(launch.queries) +
-         part.sequence * launch.query_stride + int64_t{part.head} * launch.group * head_dim;
+         part.sequence * launch.query_stride +
+         (int64_t{part.head} * launch.slice.group + launch.slice.first) * head_dim;
 }
 
 // What the states of bf16 and of eight bits share. They take in tiles on tensor cores: keys times
@@ -142,8 +141,9 @@ class TensorState : public TensorSums<kHeadDim> {
         Queries(launch, part, kHeadDim) + static_cast<int64_t>(q) * kHeadDim + 2 * (lane % 4);
     for (int i = 0; i < kSteps; ++i) {
       for (int half = 0; half < 2; ++half) {
-        next_queries_[i][half] =
-            q < launch.group ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8 * half) : 0u;
+        next_queries_[i][half] = q < launch.slice.count
+                                     ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8 * half)
+                                     : 0u;
       }
     }
   }
@@ -227,7 +227,8 @@ class PlainState {
     const __nv_bfloat16* queries = Queries(launch, part, kHeadDim) + kDims * Lane();
     for (int q = 0; q < kDecodeGroup; ++q) {
       for (int i = 0; i < kDims; ++i) {
-        queries_[q][i] = q < launch.group ? __bfloat162float(queries[q * kHeadDim + i]) : 0.0f;
+        queries_[q][i] =
+            q < launch.slice.count ? __bfloat162float(queries[q * kHeadDim + i]) : 0.0f;
         acc_[q][i] = 0;
       }
       max_[q] = -INFINITY;

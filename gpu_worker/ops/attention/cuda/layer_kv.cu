@@ -125,10 +125,15 @@ __global__ void __launch_bounds__(32)
   }
 }
 
-// The same with blocks in eight bits: a warp has a key and its value, eight numbers a lane. With
-// head_dim 64 the warp's upper half does what its lower half does.
+// Threads of a block that has a key and a value, eight numbers a thread: a warp, or two for vectors
+// of 256.
+constexpr int kMaxTokenThreads = 64;
+unsigned TokenThreads(uint32_t head_dim) { return head_dim > 128 ? 64 : 32; }
+
+// The same with blocks in eight bits, in TokenThreads threads. With head_dim 64 the warp's upper
+// half does what its lower half does.
 template <bool kFill>
-__global__ void __launch_bounds__(32)
+__global__ void __launch_bounds__(kMaxTokenThreads)
     CopyEightBitsKernel(std::byte* keys, std::byte* values, int64_t capacity, int64_t first_token,
                         PoolLayer pool, const DenseBlockId* block_ids) {
   const int64_t token = blockIdx.x;
@@ -156,26 +161,26 @@ struct AppendLaunch {
   int64_t key_stride;
   const __nv_bfloat16* values;
   int64_t value_stride;
-  int32_t head_dim;  // 64 or 128
+  int32_t head_dim;  // one of kHeadDims
   DType dtype;
   PoolLayer pool;
   const DenseBlockId* block_ids;
   const int32_t* place_in_block;
 };
 
-// blockIdx.x: sequence; blockIdx.y: head. A lane converts, or copies, eight elements of the key or
-// of the value.
+// blockIdx.x: sequence; blockIdx.y: head. A thread converts, or copies, eight elements of the key
+// or of the value.
 template <bool kCopy>
-__global__ void __launch_bounds__(32) AppendDenseKernel(const AppendLaunch launch) {
+__global__ void __launch_bounds__(kMaxTokenThreads) AppendDenseKernel(const AppendLaunch launch) {
   const int64_t row = blockIdx.x;
   const PoolLayer& pool = launch.pool;
   AllowNextKernel();
   AwaitLastKernel();
-  const auto lane = static_cast<int32_t>(threadIdx.x);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t pieces = launch.head_dim / 8;
-  if (lane >= 2 * pieces) return;
-  const bool is_value = lane >= pieces;
-  const int32_t at = (lane - (is_value ? pieces : 0)) * 8;
+  if (thread >= 2 * pieces) return;
+  const bool is_value = thread >= pieces;
+  const int32_t at = (thread - (is_value ? pieces : 0)) * 8;
   std::byte* const key =
       KeyInBlock(pool, launch.block_ids[row], blockIdx.y, launch.place_in_block[row]);
   std::byte* const to = is_value ? key + pool.tokens_per_page * int64_t{pool.vector_bytes} : key;
@@ -194,7 +199,8 @@ __global__ void __launch_bounds__(32) AppendDenseKernel(const AppendLaunch launc
 // The same for blocks in eight bits. With head_dim 64 the warp's upper half does what its lower
 // half does.
 template <bool kAligned>
-__global__ void __launch_bounds__(32) AppendEightBitsKernel(const AppendLaunch launch) {
+__global__ void __launch_bounds__(kMaxTokenThreads)
+    AppendEightBitsKernel(const AppendLaunch launch) {
   const int64_t row = blockIdx.x;
   const PoolLayer& pool = launch.pool;
   AllowNextKernel();
@@ -221,8 +227,9 @@ absl::Status CopyDense(CudaStream& stream, const LayerKv& kv, int64_t first_toke
   const dim3 grid(static_cast<unsigned>(num_tokens), kv.num_kv_heads);
   const bool eight_bits = pool.geometry.format.token == kEightBitTokens;
   const auto kernel = eight_bits ? &CopyEightBitsKernel<kFill> : &CopyDenseKernel<kFill>;
-  kernel<<<grid, 32, 0, stream.get()>>>(kv.keys, kv.values, kv.capacity, first_token,
-                                        LayerOf(pool, layer), block_ids.device_data());
+  const unsigned threads = eight_bits ? TokenThreads(pool.geometry.head_dim) : 32;
+  kernel<<<grid, threads, 0, stream.get()>>>(kv.keys, kv.values, kv.capacity, first_token,
+                                             LayerOf(pool, layer), block_ids.device_data());
   return LaunchStatus(kFill ? "launching fill_dense" : "launching read_dense");
 }
 
@@ -288,7 +295,9 @@ absl::Status AppendDense(CudaStream& stream, const AppendDenseArgs& args) {
   }
   const dim3 grid(static_cast<unsigned>(args.keys.rows), geometry.num_kv_heads);
   return CudaStatus(
-      LaunchDependent({.grid = grid, .block = dim3(32), .stream = stream.get()}, kernel, launch),
+      LaunchDependent(
+          {.grid = grid, .block = dim3(TokenThreads(geometry.head_dim)), .stream = stream.get()},
+          kernel, launch),
       "launching append_dense");
 }
 

@@ -91,11 +91,13 @@ absl::StatusOr<std::unique_ptr<PrefillAttentionContext>> PrefillAttentionContext
 
 PrefillKernel PrefillAttentionContext::Choose(const PrefillAttentionArgs& args) const {
   const LayerKv& kv = args.kv;
-  const bool tensor_cores = kv.dtype == DType::kBf16 && (kv.head_dim == 64 || kv.head_dim == 128) &&
+  const bool tensor_cores = kv.dtype == DType::kBf16 && IsHeadDim(kv.head_dim) &&
                             IsAligned(kv.keys) && IsAligned(kv.values) &&
                             HasAlignedRows(args.queries) && HasAlignedRows(args.out);
   if (!tensor_cores) return PrefillKernel::kPlain;
-  return encode_tiled_ == nullptr ? PrefillKernel::kWarp : PrefillKernel::kHopper;
+  // A tile of 256 columns is more than that kernel has shared memory and registers for.
+  return encode_tiled_ == nullptr || kv.head_dim > 128 ? PrefillKernel::kWarp
+                                                       : PrefillKernel::kHopper;
 }
 
 absl::Status PrefillAttentionContext::Run(PrefillKernel kernel, CudaStream& stream,

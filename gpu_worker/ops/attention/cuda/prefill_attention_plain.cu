@@ -8,7 +8,6 @@ namespace retroinfer::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kMaxHeadDim = 128;
 
 __device__ float ToFloat(float value) { return value; }
 __device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -25,10 +24,11 @@ __device__ float WarpSum(float value) {
 }
 
 // blockIdx.x: four queries; blockIdx.y: query head.
-template <typename T, bool kWindowed>
+// `kHeadDim`: at least the head's.
+template <typename T, bool kWindowed, int kHeadDim>
 __global__ void __launch_bounds__(32 * kWarps)
     PlainPrefillKernel(const __grid_constant__ PrefillLaunch launch) {
-  __shared__ float queries[kWarps][kMaxHeadDim];
+  __shared__ float queries[kWarps][kHeadDim];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t row = int64_t{blockIdx.x} * kWarps + warp;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const T* values = reinterpret_cast<const T*>(launch.values) + kv_offset;
   const int64_t end = launch.first_token + row + 1;
   float largest = -INFINITY, sum = 0;
-  float acc[kMaxHeadDim / 32] = {};
+  float acc[kHeadDim / 32] = {};
   const int at = static_cast<int>(launch.first_token + row);
   const KeyWalk<kWindowed, 32> walk(launch.window, at);
   const int num_steps = walk.NumSteps(static_cast<int>(end));
@@ -66,12 +66,12 @@ __global__ void __launch_bounds__(32 * kWarps)
     largest = next;
     sum = sum * keep + WarpSum(weight);
 #pragma unroll
-    for (int i = 0; i < kMaxHeadDim / 32; ++i) acc[i] *= keep;
+    for (int i = 0; i < kHeadDim / 32; ++i) acc[i] *= keep;
     for (int t = 0; t < count; ++t) {
       const float shared_weight = __shfl_sync(~0u, weight, t);
       const T* value = values + (first + t) * head_dim;
 #pragma unroll
-      for (int i = 0; i < kMaxHeadDim / 32; ++i) {
+      for (int i = 0; i < kHeadDim / 32; ++i) {
         if (32 * i < head_dim) acc[i] += shared_weight * ToFloat(value[32 * i + lane]);
       }
     }
@@ -80,9 +80,19 @@ __global__ void __launch_bounds__(32 * kWarps)
   auto* out =
       reinterpret_cast<__nv_bfloat16*>(launch.out) + row * launch.out_stride + column + lane;
 #pragma unroll
-  for (int i = 0; i < kMaxHeadDim / 32; ++i) {
+  for (int i = 0; i < kHeadDim / 32; ++i) {
     if (32 * i < head_dim) out[32 * i] = __float2bfloat16(acc[i] / sum);
   }
+}
+
+template <typename T>
+auto KernelFor(const PrefillLaunch& launch) {
+  if (launch.head_dim > 128) {
+    return launch.window.exists ? &PlainPrefillKernel<T, true, 256>
+                                : &PlainPrefillKernel<T, false, 256>;
+  }
+  return launch.window.exists ? &PlainPrefillKernel<T, true, 128>
+                              : &PlainPrefillKernel<T, false, 128>;
 }
 
 }  // namespace
@@ -90,11 +100,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 cudaError_t LaunchPlainPrefill(const PrefillLaunch& launch, bool f32_kv, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>((int64_t{launch.num_queries} + kWarps - 1) / kWarps),
                   static_cast<unsigned>(launch.num_kv_heads * launch.group));
-  const auto kernel =
-      launch.window.exists
-          ? (f32_kv ? &PlainPrefillKernel<float, true> : &PlainPrefillKernel<__nv_bfloat16, true>)
-          : (f32_kv ? &PlainPrefillKernel<float, false>
-                    : &PlainPrefillKernel<__nv_bfloat16, false>);
+  const auto kernel = f32_kv ? KernelFor<float>(launch) : KernelFor<__nv_bfloat16>(launch);
   kernel<<<grid, 32 * kWarps, 0, stream>>>(launch);
   return cudaGetLastError();
 }

@@ -1,5 +1,6 @@
 // FlashAttention-2 (Dao 2023) with matrix products of single warps, for every device since compute
-// capability 8.0. A block has a tile of 128 queries of one head, a warp 32 of them; tiles of 64
+// capability 8.0. A block has a tile of 128 queries of one head, a warp 32 of them (64
+// and 16 where a head has 256 numbers); tiles of 64
 // keys and values come by asynchronous copies, one ahead. Bound by the tensor cores.
 #include <cuda_bf16.h>
 
@@ -9,11 +10,14 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kTileQueries = 128;
 constexpr int kTileKeys = 64;
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kRowTiles = kTileQueries / kWarps / 16;  // of a warp, of 16 queries
+// Tiles of 16 queries that a warp has: what registers have room for.
+template <int kHeadDim>
+constexpr int kRowTiles = kHeadDim > 128 ? 1 : 2;
+template <int kHeadDim>
+constexpr int kTileQueries = 16 * kRowTiles<kHeadDim>* kWarps;
 constexpr int kStages = 2;
 
 struct WarpParams {
@@ -34,7 +38,7 @@ struct WarpParams {
 
 template <int kHeadDim>
 constexpr int SharedBytes() {
-  return (kTileQueries + 2 * kStages * kTileKeys) * kHeadDim *
+  return (kTileQueries<kHeadDim> + 2 * kStages * kTileKeys) * kHeadDim *
          static_cast<int>(sizeof(__nv_bfloat16));
 }
 
@@ -58,7 +62,7 @@ __device__ void CopyRows(uint32_t tile, const __nv_bfloat16* rows, int64_t strid
   }
 }
 
-// A warp's 32 queries. Lane i has rows i / 4 and i / 4 + 8 of each row tile, and of every 8 columns
+// A warp's queries. Lane i has rows i / 4 and i / 4 + 8 of each row tile, and of every 8 columns
 // 2 (i % 4) and the next.
 template <int kHeadDim, bool kWindowed>
 class WarpTile {
@@ -70,14 +74,17 @@ class WarpTile {
         walk_(walk),
         queries_(queries),
         lane_(threadIdx.x % 32),
-        first_row_(static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles),
-        first_query_(first_query + first_row_) {}
+        first_row_(static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles<kHeadDim>),
+        first_query_(first_query + first_row_) {
+#pragma unroll
+    for (auto& of_tile : largest_) of_tile[0] = of_tile[1] = -INFINITY;
+  }
 
   __device__ void Attend(int step, uint32_t keys, uint32_t values) {
     const int first_position = params_.first_token + first_query_;
-    const int last_position = first_position + 16 * kRowTiles - 1;
+    const int last_position = first_position + 16 * kRowTiles<kHeadDim> - 1;
     if (walk_.HidesAll(step, first_position, last_position)) return;
-    float scores[kRowTiles][kTileKeys / 8][4] = {};
+    float scores[kRowTiles<kHeadDim>][kTileKeys / 8][4] = {};
     MultiplyKeys(keys, scores);
     if (walk_.Hides(step, first_position, last_position)) Mask(step, first_position, scores);
     UpdateSoftmax(scores);
@@ -87,7 +94,7 @@ class WarpTile {
   __device__ void Store(int query_head) const {
     __nv_bfloat16* out = params_.out + int64_t{query_head} * kHeadDim;
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
+    for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float sum = sum_[tile][half];
@@ -107,14 +114,14 @@ class WarpTile {
   }
 
  private:
-  using Scores = float[kRowTiles][kTileKeys / 8][4];
+  using Scores = float[kRowTiles<kHeadDim>][kTileKeys / 8][4];
 
   __device__ void MultiplyKeys(uint32_t keys, Scores& scores) const {
 #pragma unroll
     for (int k = 0; k < kHeadDim; k += 16) {
-      uint32_t a[kRowTiles][4];
+      uint32_t a[kRowTiles<kHeadDim>][4];
 #pragma unroll
-      for (int tile = 0; tile < kRowTiles; ++tile) {
+      for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
         LoadMatrices(TileAddress<kHeadDim>(queries_, first_row_ + 16 * tile + lane_ % 16,
                                            k + lane_ / 16 * 8),
                      a[tile]);
@@ -125,7 +132,7 @@ class WarpTile {
         LoadMatrices(
             TileAddress<kHeadDim>(keys, n + lane_ / 16 * 8 + lane_ % 8, k + lane_ / 8 % 2 * 8), b);
 #pragma unroll
-        for (int tile = 0; tile < kRowTiles; ++tile) {
+        for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
           MultiplyAdd(a[tile], b[0], b[1], scores[tile][n / 8]);
           MultiplyAdd(a[tile], b[2], b[3], scores[tile][n / 8 + 1]);
         }
@@ -137,7 +144,7 @@ class WarpTile {
   __device__ void Mask(int step, int first_position, Scores& scores) const {
     const int first_key = walk_.FirstKey(step);
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
+    for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
 #pragma unroll
       for (int n = 0; n < kTileKeys / 8; ++n) {
 #pragma unroll
@@ -154,7 +161,7 @@ class WarpTile {
   // Turns scores into weights, and scales what was summed so far.
   __device__ void UpdateSoftmax(Scores& scores) {
 #pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
+    for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float largest = largest_[tile][half];
@@ -192,9 +199,9 @@ class WarpTile {
   __device__ void MultiplyValues(uint32_t values, const Scores& weights) {
 #pragma unroll
     for (int k = 0; k < kTileKeys; k += 16) {
-      uint32_t a[kRowTiles][4];
+      uint32_t a[kRowTiles<kHeadDim>][4];
 #pragma unroll
-      for (int tile = 0; tile < kRowTiles; ++tile) {
+      for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* pair = weights[tile][k / 8 + i / 2] + i % 2 * 2;
@@ -207,7 +214,7 @@ class WarpTile {
         LoadMatricesTransposed(TileAddress<kHeadDim>(values, k + lane_ % 16, n + lane_ / 16 * 8),
                                b);
 #pragma unroll
-        for (int tile = 0; tile < kRowTiles; ++tile) {
+        for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
           MultiplyAdd(a[tile], b[0], b[1], acc_[tile][n / 8]);
           MultiplyAdd(a[tile], b[2], b[3], acc_[tile][n / 8 + 1]);
         }
@@ -221,9 +228,9 @@ class WarpTile {
   const int lane_;
   const int first_row_;
   const int first_query_;
-  float largest_[kRowTiles][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
-  float sum_[kRowTiles][2] = {};  // of this lane's columns
-  float acc_[kRowTiles][kHeadDim / 8][4] = {};
+  float largest_[kRowTiles<kHeadDim>][2];
+  float sum_[kRowTiles<kHeadDim>][2] = {};  // of this lane's columns
+  float acc_[kRowTiles<kHeadDim>][kHeadDim / 8][4] = {};
 };
 
 // blockIdx.x: query head; blockIdx.y: tile from the last on, which sees the most keys.
@@ -233,10 +240,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   extern __shared__ __align__(128) std::byte dynamic_shared[];
   constexpr uint32_t kTileBytes = kTileKeys * kHeadDim * sizeof(__nv_bfloat16);
   const uint32_t queries = SharedAddress(dynamic_shared);
-  const uint32_t stages = queries + kTileQueries * kHeadDim * sizeof(__nv_bfloat16);
+  const uint32_t stages = queries + kTileQueries<kHeadDim> * kHeadDim * sizeof(__nv_bfloat16);
   const int query_head = static_cast<int>(blockIdx.x);
-  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTileQueries;
-  const int num_queries = min(kTileQueries, params.num_queries - first_query);
+  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTileQueries<kHeadDim>;
+  const int num_queries = min(kTileQueries<kHeadDim>, params.num_queries - first_query);
   const int end = params.first_token + first_query + num_queries;  // keys that the tile sees
   const KeyWalk<kWindowed, kTileKeys> walk(params.window, params.first_token + first_query);
   const int num_steps = walk.NumSteps(end);
@@ -249,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     CopyRows<kHeadDim, kTileKeys>(keys, params.keys + offset, kHeadDim, rows);
     CopyRows<kHeadDim, kTileKeys>(keys + kTileBytes, params.values + offset, kHeadDim, rows);
   };
-  CopyRows<kHeadDim, kTileQueries>(
+  CopyRows<kHeadDim, kTileQueries<kHeadDim>>(
       queries, params.queries + first_query * params.query_stride + int64_t{query_head} * kHeadDim,
       params.query_stride, num_queries);
   copy_block(0);
@@ -290,9 +297,9 @@ cudaError_t Launch(const PrefillLaunch& launch, cudaStream_t stream) {
                              .scale_log2 = launch.scale_log2,
                              .window = launch.window,
                              .sinks = launch.sinks};
-  const dim3 grid(
-      static_cast<unsigned>(launch.num_kv_heads * launch.group),
-      static_cast<unsigned>((int64_t{launch.num_queries} + kTileQueries - 1) / kTileQueries));
+  const dim3 grid(static_cast<unsigned>(launch.num_kv_heads * launch.group),
+                  static_cast<unsigned>((int64_t{launch.num_queries} + kTileQueries<kHeadDim> - 1) /
+                                        kTileQueries<kHeadDim>));
   kernel<<<grid, kThreads, kBytes, stream>>>(params);
   return cudaGetLastError();
 }
@@ -305,6 +312,8 @@ cudaError_t LaunchWarpPrefill(const PrefillLaunch& launch, cudaStream_t stream) 
       return Launch<64>(launch, stream);
     case 128:
       return Launch<128>(launch, stream);
+    case 256:
+      return Launch<256>(launch, stream);
     default:
       return cudaErrorInvalidValue;
   }

@@ -1,5 +1,5 @@
 // Bound by memory: each centroid is read once, 2 * head_dim bytes (in int8 head_dim + 2), for up to
-// 8 query heads.
+// 8 query heads; groups of more take several launches.
 //
 // A warp multiplies 16 centroids by the group's queries, padded to 8 heads, on tensor cores. Lanes
 // read 16 bytes at a time: element k of the product is not dimension k, but the permutation is the
@@ -14,6 +14,7 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
+#include "gpu_worker/ops/cuda/group_slice.h"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/index/centroid_score_check.h"
 #include "gpu_worker/ops/index/cuda/centroid_score.h"
@@ -21,8 +22,8 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kThreads = 128;  // one meta block: 4 warps of 16 clusters
-constexpr int kMaxGroup = 8;
+constexpr int kThreads = 128;     // one meta block: 4 warps of 16 clusters
+constexpr int32_t kMaxHeads = 8;  // of a launch
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
 struct ScoreParams {
@@ -31,13 +32,18 @@ struct ScoreParams {
   int64_t query_stride;
   const MetaIndexView* indexes;
   uint32_t layer;
-  int32_t group;
+  GroupSlice slice;
   int64_t max_clusters;
   float scale;
   float radius_weight;
   float* scores;
   float* ranks;  // null: none
 };
+
+// Row of the scores of a slice's first head.
+__device__ int64_t FirstRow(const GroupSlice& slice, uint32_t sequence, uint32_t head) {
+  return (static_cast<int64_t>(sequence) * gridDim.x + head) * slice.group + slice.first;
+}
 
 // Writes what is known of one (cluster, head).
 __device__ void Write(const ScoreParams& params, int64_t at, uint32_t num_tokens, float score,
@@ -154,16 +160,16 @@ __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params
   }
   // Of an index in use nothing is written, so all that was there before the queries.
   AwaitLastKernel();
-  const auto* queries =
-      reinterpret_cast<const uint4*>(params.queries + sequence * params.query_stride +
-                                     static_cast<int64_t>(head) * params.group * kDims);
+  const auto* queries = reinterpret_cast<const uint4*>(
+      params.queries + sequence * params.query_stride +
+      (static_cast<int64_t>(head) * params.slice.group + params.slice.first) * kDims);
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < kQueryChunks; ++i) {
     // The dimensions that this lane has of the centroids.
     const int first_word = row * kQueryWords + (kIsInt8 ? 2 : 1) * part;
     const int word = kIsInt8 ? 8 * (i / 2) + i % 2 : 4 * i;
-    query[i] = row < params.group ? __ldcg(queries + first_word + word) : uint4{0, 0, 0, 0};
+    query[i] = row < params.slice.count ? __ldcg(queries + first_word + word) : uint4{0, 0, 0, 0};
     squares += SumOfSquares(query[i]);
   }
 
@@ -175,13 +181,12 @@ __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params
   float even[4] = {}, odd[4] = {};
   MultiplyRows<Element>(low, high, query, even, odd);
 
-  const int64_t first_row =
-      (static_cast<int64_t>(sequence) * gridDim.x + head) * params.group * params.max_clusters;
+  const int64_t first_row = FirstRow(params.slice, sequence, head) * params.max_clusters;
   const int64_t column = static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock + first + row;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int query_head = 2 * part + i % 2;
-    if (query_head >= params.group) continue;
+    if (query_head >= params.slice.count) continue;
     Write(params, first_row + query_head * params.max_clusters + column + i / 2 * 8, tokens[i / 2],
           (kIsInt8 ? scale[i / 2] : params.scale) * (even[i] + odd[i]), reaches[i % 2],
           radius[i / 2]);
@@ -206,9 +211,10 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
     return sum;
   };
-  for (int g = 0; g < params.group; ++g) {
-    const __nv_bfloat16* queries = params.queries + sequence * params.query_stride +
-                                   (static_cast<int64_t>(head) * params.group + g) * kDims;
+  for (int g = 0; g < params.slice.count; ++g) {
+    const __nv_bfloat16* queries =
+        params.queries + sequence * params.query_stride +
+        (static_cast<int64_t>(head) * params.slice.group + params.slice.first + g) * kDims;
     float query[kPerLane];
     float squares = 0;
     for (int i = 0; i < kPerLane; ++i) {
@@ -224,7 +230,7 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
       }
       sum = sum_of_lanes(sum);
       if (lane != 0) continue;
-      const int64_t row = (static_cast<int64_t>(sequence) * gridDim.x + head) * params.group + g;
+      const int64_t row = FirstRow(params.slice, sequence, head) + g;
       Write(params,
             row * params.max_clusters + static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock +
                 cluster,
@@ -246,17 +252,16 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   const KvGeometry& geometry = args.pool.geometry;
   const int64_t group = args.queries.cols / geometry.head_dim / geometry.num_kv_heads;
-  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup && args.queries.row_stride % 8 == 0, "centroid_score",
-                           "needs at most 8 query heads for each KV head, and ",
-                           "rows of queries aligned to 16 bytes"));
+  RETURN_IF_ERROR(CheckArg(args.queries.row_stride % 8 == 0, "centroid_score",
+                           "needs rows of queries aligned to 16 bytes"));
   if (args.queries.rows == 0 || args.max_clusters == 0) return absl::OkStatus();
-  const ScoreParams params{
+  ScoreParams params{
       .runs = MetaRuns(args.pool),
       .queries = reinterpret_cast<const __nv_bfloat16*>(args.queries.data),
       .query_stride = args.queries.row_stride,
       .indexes = args.indexes.device_data(),
       .layer = args.layer,
-      .group = static_cast<int32_t>(group),
+      .slice = {},
       .max_clusters = args.max_clusters,
       .scale = args.scale,
       .radius_weight = args.radius_weight,
@@ -267,10 +272,16 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
                   static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
                   static_cast<uint32_t>(args.queries.rows));
   const DType centroid = geometry.format.centroid.element;
-  const auto kernel = geometry.head_dim == 128 ? KernelFor<128>(centroid) : KernelFor<64>(centroid);
-  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
-                                    kernel, params),
-                    "centroid_score");
+  const auto kernel = geometry.head_dim == 256   ? KernelFor<256>(centroid)
+                      : geometry.head_dim == 128 ? KernelFor<128>(centroid)
+                                                 : KernelFor<64>(centroid);
+  return ForSlices(static_cast<int32_t>(group), kMaxHeads, [&](const GroupSlice& slice) {
+    params.slice = slice;
+    return CudaStatus(
+        LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()}, kernel,
+                        params),
+        "centroid_score");
+  });
 }
 
 }  // namespace retroinfer::cuda

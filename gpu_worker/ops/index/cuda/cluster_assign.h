@@ -19,8 +19,9 @@ struct AssignLaunch {
   int32_t* assignment = nullptr;  // [num_heads][num_tokens]
 };
 
-// Whether this build has the kernel and this process's device can run it.
-bool HasHopperAssign();
+// Whether this build has the kernel and this process's device can run it: 64 or 128 numbers of a
+// key, as all centroids of a head must lie in shared memory.
+bool HasHopperAssign(int head_dim);
 
 // `head_dim`: 64 or 128. The keys must have been there before the kernel before the last one of the
 // stream began: they are read before the last one ends.

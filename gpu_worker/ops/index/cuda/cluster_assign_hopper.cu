@@ -189,9 +189,9 @@ cudaError_t Launch(const AssignLaunch& launch, cudaStream_t stream) {
 
 }  // namespace
 
-bool HasHopperAssign() {
+bool HasHopperAssign(int head_dim) {
   static const bool has = RETROINFER_SM90A != 0 && IsHopper();
-  return has;
+  return has && (head_dim == 64 || head_dim == 128);
 }
 
 cudaError_t LaunchHopperAssign(const AssignLaunch& launch, uint32_t head_dim, cudaStream_t stream) {

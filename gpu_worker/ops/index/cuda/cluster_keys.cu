@@ -23,7 +23,9 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kTileClusters = 64;  // centroids in shared memory at once
+// Centroids in shared memory at once.
+template <int kDim>
+constexpr int kTileClusters = kDim > 128 ? 32 : 64;
 
 constexpr int kAssignThreads = 256;
 constexpr int kKeysPerWarp = 32;
@@ -111,11 +113,12 @@ __device__ void KeepBest(float product, int32_t cluster, float& best, int32_t& b
   }
 }
 
-// Begins the copy of kTileClusters centroids; rows are padded so that ldmatrix meets no bank twice.
+// Begins the copy of a tile of centroids; rows are padded so that ldmatrix meets no bank twice.
 template <int kDim>
 __device__ void CopyTile(const __nv_bfloat16* centroids, __nv_bfloat16 (*tile)[kDim + 8]) {
   constexpr int kChunks = kDim / 8;  // of 16 bytes, a row
-  for (int i = static_cast<int>(threadIdx.x); i < kTileClusters * kChunks; i += kAssignThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTileClusters<kDim> * kChunks;
+       i += kAssignThreads) {
     CopyAsync16(SharedAddress(&tile[i / kChunks][i % kChunks * 8]), centroids + i * 8, 16);
   }
   CommitCopies();
@@ -134,7 +137,7 @@ __device__ void ScoreTile(const uint32_t (&keys)[2][kDim / 16][4],
                           BestOfRows& best) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-  for (int column = 0; column < kTileClusters / 8; column += 2) {
+  for (int column = 0; column < kTileClusters<kDim> / 8; column += 2) {
     float sums[2][2][4] = {};
 #pragma unroll
     for (int step = 0; step < kDim / 32; ++step) {
@@ -169,10 +172,10 @@ __device__ void ScoreTile(const uint32_t (&keys)[2][kDim / 16][4],
 // blockIdx.x: 256 keys; blockIdx.y: head. A warp keeps 32 keys in registers and meets all centroids
 // in shared memory, a tile at a time.
 template <int kDim>
-__global__ void __launch_bounds__(kAssignThreads, 2)
+__global__ void __launch_bounds__(kAssignThreads, kDim > 128 ? 1 : 2)
     AssignKernel(Rows<__nv_bfloat16> keys, const __nv_bfloat16* centroids, int32_t num_tokens,
                  int32_t num_clusters, int32_t* assignment) {
-  __shared__ alignas(16) __nv_bfloat16 tiles[2][kTileClusters][kDim + 8];
+  __shared__ alignas(16) __nv_bfloat16 tiles[2][kTileClusters<kDim>][kDim + 8];
   const int64_t head = blockIdx.y;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_key =
@@ -202,16 +205,17 @@ __global__ void __launch_bounds__(kAssignThreads, 2)
     best.product[i / 2][i % 2] = -INFINITY;
     best.cluster[i / 2][i % 2] = 0;
   }
-  const int num_tiles = num_clusters / kTileClusters;
+  const int num_tiles = num_clusters / kTileClusters<kDim>;
   for (int tile = 0; tile < num_tiles; ++tile) {
     if (tile + 1 < num_tiles) {
-      CopyTile<kDim>(centroids + int64_t{tile + 1} * kTileClusters * kDim, tiles[(tile + 1) % 2]);
+      CopyTile<kDim>(centroids + int64_t{tile + 1} * kTileClusters<kDim> * kDim,
+                     tiles[(tile + 1) % 2]);
       WaitCopies<1>();
     } else {
       WaitCopies<0>();
     }
     __syncthreads();
-    ScoreTile<kDim>(a, tiles[tile % 2], tile * kTileClusters, best);
+    ScoreTile<kDim>(a, tiles[tile % 2], tile * kTileClusters<kDim>, best);
     __syncthreads();
   }
 #pragma unroll
@@ -431,7 +435,7 @@ class Clustering {
     };
     if constexpr (sizeof(T) == 4) {
       RETURN_IF_ERROR(launch(&PlainAssignKernel<kDim>, kPlainThreads, kPlainThreads));
-    } else if (HasHopperAssign()) {
+    } else if (HasHopperAssign(kDim)) {
       RETURN_IF_ERROR(CudaStatus(LaunchHopperAssign({.keys = keys_.data,
                                                      .head_stride = keys_.head_stride,
                                                      .centroids = centroids_,
@@ -459,6 +463,18 @@ class Clustering {
   T* centroids_ = nullptr;
 };
 
+template <typename T>
+absl::Status RunClustering(CudaStream& stream, const ClusterKeysArgs& args) {
+  switch (args.kv.head_dim) {
+    case 64:
+      return Clustering<T, 64>(stream, args).Run();
+    case 128:
+      return Clustering<T, 128>(stream, args).Run();
+    default:
+      return Clustering<T, 256>(stream, args).Run();
+  }
+}
+
 }  // namespace
 
 absl::Status ClusterKeys(CudaStream& stream, const ClusterKeysArgs& args) {
@@ -468,13 +484,8 @@ absl::Status ClusterKeys(CudaStream& stream, const ClusterKeysArgs& args) {
   RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, "cluster_keys", args.kv.dtype));
   static_assert(kPrefillSegmentTokens <= kMaxOrderedTokens &&
                 kPrefillSegmentTokens / kTokensPerCluster <= kMaxOrderedClusters);
-  const bool is_wide = args.kv.head_dim == 128;
-  if (args.kv.dtype == DType::kBf16) {
-    return is_wide ? Clustering<__nv_bfloat16, 128>(stream, args).Run()
-                   : Clustering<__nv_bfloat16, 64>(stream, args).Run();
-  }
-  return is_wide ? Clustering<float, 128>(stream, args).Run()
-                 : Clustering<float, 64>(stream, args).Run();
+  return args.kv.dtype == DType::kBf16 ? RunClustering<__nv_bfloat16>(stream, args)
+                                       : RunClustering<float>(stream, args);
 }
 
 }  // namespace retroinfer::cuda

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
+#include <type_traits>
 
 #include "gpu_worker/ops/index/cluster_select.h"
 #include "gpu_worker/ops/index/cuda/exp_sum.cuh"
@@ -11,7 +12,7 @@
 
 namespace retroinfer::cuda {
 
-constexpr int kMaxGroup = 8;
+constexpr int kMaxGroup = 16;
 constexpr int kBins = 1024;
 constexpr int kMaxCandidates = 512;
 
@@ -87,7 +88,7 @@ __device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
   const int32_t count = of.count;
   constexpr int kWarps = SelectShared<kParts>::kWarps;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int slots = of.group > 4 ? 8 : of.group > 2 ? 4 : of.group;
+  const int slots = of.group > 8 ? 16 : of.group > 4 ? 8 : of.group > 2 ? 4 : of.group;
   const int warps_per_head = kWarps / slots;
   const int head = warp / warps_per_head;
   ExpSum sum{-INFINITY, 0};
@@ -166,26 +167,29 @@ __device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, float*
   constexpr int kThreads = kRowThreads;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   RankRange range{INFINITY, -INFINITY, 0};
-  // Four clusters at a time: as many loads of 16 bytes are under way as there are heads.
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count / 4; i += kThreads) {
-    float4 quads[kHeads];
+  // Four clusters at a time: as many loads of 16 bytes are under way as there are heads. Two where
+  // registers have no room for more.
+  constexpr int kAtOnce = kHeads > 8 ? 2 : 4;
+  using Scores = std::conditional_t<kAtOnce == 4, float4, float2>;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count / kAtOnce; i += kThreads) {
+    Scores of_heads[kHeads];
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
       if (g < of.group) {
-        quads[g] = reinterpret_cast<const float4*>(of.scores + g * of.stride)[i];
+        of_heads[g] = reinterpret_cast<const Scores*>(of.scores + g * of.stride)[i];
       }
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < kAtOnce; ++j) {
       float weights[kHeads];
 #pragma unroll
       for (int g = 0; g < kHeads; ++g) {
-        if (g < of.group) weights[g] = (&quads[g].x)[j] - shared.log_sums[g];
+        if (g < of.group) weights[g] = (&of_heads[g].x)[j] - shared.log_sums[g];
       }
       float rank = RankOf<kHeads>(weights, of.group, ranking);
       const bool is_live = rank > -INFINITY && rank < INFINITY;
       if (!is_live) rank = -INFINITY;
-      ranks[4 * i + j] = rank;
+      ranks[kAtOnce * i + j] = rank;
       if (is_live) {
         range = {fminf(range.least, rank), fmaxf(range.most, rank), range.num_live + 1};
       }

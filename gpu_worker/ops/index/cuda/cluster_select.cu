@@ -73,8 +73,8 @@ absl::Status Launch(cudaStream_t stream, int32_t num_rows, ClusterJob job) {
 absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
   RETURN_IF_ERROR(CheckClusterSelect(args));
   const int32_t group = args.num_query_heads / args.num_kv_heads;
-  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "cluster_select",
-                           "needs at most 8 query heads for each KV head, has ", group));
+  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "cluster_select", "needs at most ", kMaxGroup,
+                           " query heads for each KV head, has ", group));
   if (args.batch == 0) return absl::OkStatus();
   const ClusterJob job{
       .scores = args.scores.device_data(),

@@ -11,7 +11,8 @@
 
 namespace retroinfer::cuda {
 
-constexpr int kTileTokens = 16;  // rows of a product
+constexpr int kTileTokens = 16;   // rows of a product
+constexpr int kProductHeads = 8;  // columns of a product: heads of a slice of the group
 
 // The codes of 16 tokens of one cluster, as a lane reads them: of tokens lane / 4 and lane / 4 + 8,
 // quarter lane % 4. Tokens that are not there have codes of another one.
@@ -51,7 +52,7 @@ template <int kDim>
 struct QueryPairs {
   uint32_t pairs[Tile<kDim>::kWords][8];
 
-  __device__ explicit QueryPairs(const __half (&turned)[kMaxGroup][kDim]) {
+  __device__ explicit QueryPairs(const __half (&turned)[kProductHeads][kDim]) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const __half* const query = turned[lane / 4] + lane % 4 * (kDim / 4);
 #pragma unroll
@@ -88,29 +89,33 @@ __device__ void Multiply(const Tile<kDim>& tile, const QueryPairs<kDim>& query,
 }
 
 // Logarithms of the sums of exp() over a page; all lanes of a page get them. The numbers are of
-// tokens and heads as products of Multiply; a page has `per_page` tokens, 16 or a divisor of 8.
-__device__ inline void SumPages(int32_t per_page, float (&numbers)[4]) {
-  const int lanes = min(per_page, 8);
+// tokens and heads as products of Multiply; a page has kPerPage tokens, 16 or a divisor of 8.
+template <int kPerPage>
+__device__ void SumPages(float (&numbers)[4]) {
+  static_assert(kPerPage == kTileTokens || 8 % kPerPage == 0);
+  constexpr int kLanes = kPerPage < 8 ? kPerPage : 8;
   float max[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     max[i] = numbers[i];
-    for (int step = 1; step < lanes; step *= 2) {
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) {
       max[i] = fmaxf(max[i], __shfl_xor_sync(kAllLanes, max[i], 4 * step));
     }
   }
-  if (per_page == kTileTokens) {
+  if constexpr (kPerPage == kTileTokens) {
     max[0] = max[2] = fmaxf(max[0], max[2]);
     max[1] = max[3] = fmaxf(max[1], max[3]);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     numbers[i] = max[i] == -INFINITY ? 0 : Exp(numbers[i] - max[i]);
-    for (int step = 1; step < lanes; step *= 2) {
+#pragma unroll
+    for (int step = 1; step < kLanes; step *= 2) {
       numbers[i] += __shfl_xor_sync(kAllLanes, numbers[i], 4 * step);
     }
   }
-  if (per_page == kTileTokens) {
+  if constexpr (kPerPage == kTileTokens) {
     numbers[0] = numbers[2] = numbers[0] + numbers[2];
     numbers[1] = numbers[3] = numbers[1] + numbers[3];
   }

@@ -12,6 +12,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
+#include "gpu_worker/ops/cuda/group_slice.h"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/index/cuda/estimate.h"
 #include "gpu_worker/ops/index/estimate_check.h"
@@ -22,14 +23,16 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kClustersPerWarp = kClustersPerPart / kWarps;
-constexpr int kMaxGroup = 8;
+// Query heads of a launch: what shared memory has room for.
+template <int kDims>
+constexpr int kMaxHeads = kDims > 128 ? 4 : 8;
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
 struct EstimateParams {
   MetaRuns runs;
   const MetaIndexView* indexes;
   uint32_t layer;
-  int32_t group;
+  GroupSlice slice;
   int32_t num_query_heads;
   const float* scores;
   int64_t max_clusters;
@@ -79,6 +82,10 @@ template <int kCount>
 struct Pack<int8_t, kCount> {
   std::conditional_t<kCount == 4, uint32_t, uint16_t> elements;
 };
+template <>
+struct alignas(8) Pack<int8_t, 8> {
+  Pack<int8_t, 4> halves[2];
+};
 
 __device__ float ToFloat(float value) { return value; }
 __device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -94,6 +101,9 @@ __device__ float ElementOf(const Pack<int8_t, kCount>& pack, int i) {
   const uint32_t bytes = uint32_t{pack.elements} ^ 0x80808080u;
   return __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + static_cast<uint32_t>(i))) -
          8388736.0f;
+}
+__device__ float ElementOf(const Pack<int8_t, 8>& pack, int i) {
+  return ElementOf(pack.halves[i / 4], i % 4);
 }
 
 template <int kDims, int kHeads>
@@ -139,8 +149,9 @@ __device__ Place<kHeads> ReadPlace(const EstimateParams& params, const Zone& zon
           : 0;
 #pragma unroll
   for (int g = 0; g < kHeads; ++g) {
-    place.x[g] = is_place && g < params.group
-                     ? params.scores[(row * params.group + g) * params.max_clusters + cluster]
+    const int64_t query_row = row * params.slice.group + params.slice.first + g;
+    place.x[g] = is_place && g < params.slice.count
+                     ? params.scores[query_row * params.max_clusters + cluster]
                      : -INFINITY;
   }
   return place;
@@ -221,15 +232,16 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
     for (int j = 0; j < kPerLane; ++j) shared.partial[warp][g][lane * kPerLane + j] = acc[g][j];
   }
   __syncthreads();
-  const int64_t first_part = row * params.group * params.max_parts + blockIdx.y;
-  for (int i = thread; i < params.group * kDims; i += kThreads) {
+  const int64_t first_part =
+      (row * params.slice.group + params.slice.first) * params.max_parts + blockIdx.y;
+  for (int i = thread; i < params.slice.count * kDims; i += kThreads) {
     const int g = i / kDims;
     float sum = 0;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) sum += shared.partial[w][g][i % kDims];
     params.part_acc[(first_part + g * params.max_parts) * kDims + i % kDims] = sum;
   }
-  if (thread < params.group) {
+  if (thread < params.slice.count) {
     float max = -INFINITY, sum = 0;
     for (int i = 0; i < kClustersPerPart / 32; ++i) {
       max = fmaxf(max, shared.warp_max[thread][i]);
@@ -244,7 +256,7 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
 template <int kDims>
 __global__ void __launch_bounds__(kDims) MergeParts(const EstimateParams params) {
   const int64_t query_row = blockIdx.x;
-  const int32_t size = Zone(params, query_row / params.group).size;
+  const int32_t size = Zone(params, query_row / params.slice.group).size;
   const int32_t num_parts = min(params.max_parts, (size + kClustersPerPart - 1) / kClustersPerPart);
   const float* part_max = params.part_max + query_row * params.max_parts;
   const float* part_sum = params.part_sum + query_row * params.max_parts;
@@ -282,24 +294,35 @@ __global__ void __launch_bounds__(kDims) MergeParts(const EstimateParams params)
   }
 }
 
+// The parts of a slice's heads.
 template <typename Element, int kDims>
-void Launch(const EstimateParams& params, const dim3& grid, cudaStream_t stream) {
+cudaError_t LaunchParts(const EstimateParams& params, const dim3& grid, cudaStream_t stream) {
   const auto run = [&](auto heads) {
     EstimatePart<Element, kDims, heads()><<<grid, kThreads, 0, stream>>>(params);
   };
   if (params.max_parts > 0) {
-    if (params.group == 1) {
+    if (params.slice.count == 1) {
       run(std::integral_constant<int, 1>());
-    } else if (params.group == 2) {
+    } else if (params.slice.count == 2) {
       run(std::integral_constant<int, 2>());
-    } else if (params.group <= 4) {
+    } else if (params.slice.count <= 4) {
       run(std::integral_constant<int, 4>());
     } else {
-      run(std::integral_constant<int, kMaxGroup>());
+      run(std::integral_constant<int, kMaxHeads<kDims>>());
     }
   }
+  return cudaGetLastError();
+}
+
+template <typename Element, int kDims>
+absl::Status Launch(EstimateParams params, int32_t group, const dim3& grid, cudaStream_t stream) {
+  RETURN_IF_ERROR(ForSlices(group, kMaxHeads<kDims>, [&](const GroupSlice& slice) {
+    params.slice = slice;
+    return CudaStatus(LaunchParts<Element, kDims>(params, grid, stream), "estimate");
+  }));
   MergeParts<kDims>
       <<<grid.z* static_cast<uint32_t>(params.num_query_heads), kDims, 0, stream>>>(params);
+  return CudaStatus(cudaGetLastError(), "estimate");
 }
 
 template <int kDims>
@@ -316,8 +339,6 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   const KvGeometry& geometry = args.pool.geometry;
   const auto num_heads = static_cast<int32_t>(geometry.num_kv_heads);
   const int32_t group = args.num_query_heads / num_heads;
-  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "estimate",
-                           "needs at most 8 query heads for each KV head, has ", group));
   const size_t need = EstimateScratchBytes(args.batch, args.num_query_heads,
                                            static_cast<int32_t>(geometry.head_dim),
                                            args.max_estimated + args.max_candidates);
@@ -331,7 +352,7 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
       .runs = MetaRuns(args.pool),
       .indexes = args.indexes.device_data(),
       .layer = args.layer,
-      .group = group,
+      .slice = {},
       .num_query_heads = args.num_query_heads,
       .scores = args.scores.device_data(),
       .max_clusters = args.max_clusters,
@@ -352,10 +373,10 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.batch));
   const DType value_sum = geometry.format.value_sum.element;
-  const auto launch =
-      geometry.head_dim == 128 ? LaunchFor<128>(value_sum) : LaunchFor<64>(value_sum);
-  launch(params, grid, stream.get());
-  return CudaStatus(cudaGetLastError(), "estimate");
+  const auto launch = geometry.head_dim == 256   ? LaunchFor<256>(value_sum)
+                      : geometry.head_dim == 128 ? LaunchFor<128>(value_sum)
+                                                 : LaunchFor<64>(value_sum);
+  return launch(params, group, grid, stream.get());
 }
 
 }  // namespace retroinfer::cuda

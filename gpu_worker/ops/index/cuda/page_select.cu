@@ -1,9 +1,9 @@
 // Two kernels. WeighPages reads the codes: a block takes kCandidatesOfPart candidates of one
 // (sequence, KV head). A warp multiplies the levels of 16 tokens of one cluster by the group's
-// turned queries, padded to 8 heads, on tensor cores, and adds up pages among its lanes: 16 tokens
-// from a multiple of 16 on are whole pages. Which places the pages have follows from the entries of
-// all candidates before them, which each block adds up itself. SelectRow (row_select.cuh) chooses
-// among the pages, whose masses are scores of places.
+// turned queries, padded to 8 heads (larger groups take several launches), on tensor cores, and
+// adds up pages among its lanes: 16 tokens from a multiple of 16 on are whole pages. Which places
+// the pages have follows from the entries of all candidates before them, which each block adds up
+// itself. SelectRow (row_select.cuh) chooses among the pages, whose masses are scores of places.
 //
 // Invariants:
 // * What is added in which order depends on the row alone: a page is added up by one warp, the same
@@ -29,24 +29,26 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-static_assert(kMaxGroup == kWarps);            // a warp turns a query
-constexpr int kCandidatesOfPart = 32;          // a lane each
+static_assert(kProductHeads == kWarps);  // a warp turns a query
+// A lane each. Blocks of 32 candidates take 37 us for 30 at batch 1 (120K tokens, an H100), and at
+// batch 6 87 for 90.
+constexpr int kCandidatesOfPart = 16;
 constexpr int32_t kMaxAloneCandidates = 3072;  // of a row that one block chooses for
 
-// What a part has of its candidates, and of the queries.
+// What a part has of its candidates, a lane each, and of the queries.
 template <int kDim>
 struct WeighShared {
-  alignas(16) __half turned[kMaxGroup][kDim];  // of length 1; zeros behind the group
-  float product_scale[kMaxGroup];              // of such a product, to be a logit
-  float half_variance[kMaxGroup];              // of a logit's error, over error^2
-  float scores[kMaxGroup][kCandidatesOfPart];
-  int32_t number[kCandidatesOfPart];  // the cluster's block's, in the index
-  int32_t first_code[kCandidatesOfPart];
-  MetaBlockId blocks[kCandidatesOfPart][2];  // that hold the first code, and those behind it
-  int32_t num_tokens[kCandidatesOfPart];
-  PageId page[kCandidatesOfPart];
-  int32_t first_place[kCandidatesOfPart];
-  int32_t first_tile[kCandidatesOfPart];
+  alignas(16) __half turned[kProductHeads][kDim];  // of length 1; zeros behind the slice
+  float product_scale[kProductHeads];              // of such a product, to be a logit
+  float half_variance[kProductHeads];              // of a logit's error, over error^2
+  float scores[kProductHeads][32];
+  int32_t number[32];  // the cluster's block's, in the index
+  int32_t first_code[32];
+  MetaBlockId blocks[32][2];  // that hold the first code, and those behind it
+  int32_t num_tokens[32];
+  PageId page[32];
+  int32_t first_place[32];
+  int32_t first_tile[32];
   int32_t num_tiles;
   int32_t end_place;
   int32_t pages_of_warp[kWarps - 1];  // of candidates before the part
@@ -73,6 +75,11 @@ struct Part {
   __device__ bool is_last() const { return first + kCandidatesOfPart >= num_candidates; }
 };
 
+// Of a slice's head, among all query heads of the batch.
+__device__ int64_t QueryRow(const PageSelectParams& params, const Part& part, int head) {
+  return part.row * params.group + params.slice.first + head;
+}
+
 // This lane's channels of the query that its warp turns; of none zeros.
 template <int kDim>
 struct QueryChannels {
@@ -81,13 +88,13 @@ struct QueryChannels {
 
   __device__ QueryChannels(const PageSelectParams& params, const Part& part) {
     const int head = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-    if (head >= params.group) return;
+    if (head >= params.slice.count) return;
     struct alignas(sizeof(__nv_bfloat16) * kPerLane) Loaded {
       __nv_bfloat16 numbers[kPerLane];
     };
     const Loaded loaded = reinterpret_cast<const Loaded*>(
         params.queries + blockIdx.z * params.query_stride +
-        (static_cast<int64_t>(part.head) * params.group + head) * kDim)[lane];
+        (static_cast<int64_t>(part.head) * params.group + params.slice.first + head) * kDim)[lane];
 #pragma unroll
     for (int j = 0; j < kPerLane; ++j) channels[j] = __bfloat162float(loaded.numbers[j]);
   }
@@ -173,7 +180,7 @@ __device__ void ReadCandidates(const PageSelectParams& params, const Part& part,
                                WeighShared<kDim>& shared) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int32_t at = part.first + lane;
-  const bool is_candidate = at < part.num_candidates;
+  const bool is_candidate = lane < kCandidatesOfPart && at < part.num_candidates;
   MetaEntry entry{};
   int32_t number = 0, first_code = 0;
   if (is_candidate) {
@@ -184,9 +191,9 @@ __device__ void ReadCandidates(const PageSelectParams& params, const Part& part,
     const MetaBlockId block = BlockOf(part.index, number);
     entry = params.runs.Entries(block, params.layer, part.head)[in_block];
     first_code = params.runs.FirstCodes(block, params.layer, part.head)[in_block];
-    for (int g = 0; g < params.group; ++g) {
+    for (int g = 0; g < params.slice.count; ++g) {
       shared.scores[g][lane] =
-          params.scores[(part.row * params.group + g) * params.max_clusters + cluster];
+          params.scores[QueryRow(params, part, g) * params.max_clusters + cluster];
     }
     const CodePlace place = CodePlaceOf(number, first_code, 0);
     shared.blocks[lane][0] = BlockOf(part.index, place.block);
@@ -228,8 +235,8 @@ __device__ int32_t PlacePages(const PageSelectParams& params, const Part& part,
   // Places are chosen from 64 at a time.
   const int32_t padded = (end + 63) / 64 * 64;
   for (int32_t i = end + thread % 64; i < padded; i += 64) {
-    for (int32_t g = thread / 64; g < params.group; g += kThreads / 64) {
-      params.masses[(part.row * params.group + g) * params.max_pages + i] = -INFINITY;
+    for (int32_t g = thread / 64; g < params.slice.count; g += kThreads / 64) {
+      params.masses[QueryRow(params, part, g) * params.max_pages + i] = -INFINITY;
     }
   }
   if (thread == 0) {
@@ -263,7 +270,13 @@ __device__ Tile<kDim> ReadTile(const PageSelectParams& params, const Part& part,
         ahead < 2 ? shared.blocks[c][ahead] : BlockOf(part.index, place.block);
     const std::byte* const codes = params.runs.Codes(block, params.layer, part.head);
     const std::byte* const quarter = codes + place.in_block * (kDim / 4) + lane % 4 * (kDim / 16);
-    if constexpr (kDim == 128) {
+    if constexpr (kDim == 256) {
+      const uint4 words = __ldcs(reinterpret_cast<const uint4*>(quarter));
+      tile.words[r][0] = words.x;
+      tile.words[r][1] = words.y;
+      tile.words[r][2] = words.z;
+      tile.words[r][3] = words.w;
+    } else if constexpr (kDim == 128) {
       const uint2 words = __ldcs(reinterpret_cast<const uint2*>(quarter));
       tile.words[r][0] = words.x;
       tile.words[r][1] = words.y;
@@ -279,7 +292,7 @@ __device__ Tile<kDim> ReadTile(const PageSelectParams& params, const Part& part,
 }
 
 // Weighs and writes the pages of one tile. `before`: places before the part's.
-template <int kDim>
+template <int kDim, int kPerPage>
 __device__ void WeighTile(const PageSelectParams& params, const Part& part, const Tile<kDim>& tile,
                           const QueryPairs<kDim>& query, int32_t before,
                           const WeighShared<kDim>& shared) {
@@ -303,25 +316,25 @@ __device__ void WeighTile(const PageSelectParams& params, const Part& part, cons
           is_token ? logit - shared.half_variance[head] * error * error : -INFINITY;
     }
   }
-  SumPages(params.per_page, logits);
-  SumPages(params.per_page, lowered);
+  SumPages<kPerPage>(logits);
+  SumPages<kPerPage>(lowered);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int32_t first = tile.first + lane / 4 + 8 * r;
-    if (first % params.per_page != 0 || first >= num_tokens) continue;
-    const int32_t in_cluster = first / params.per_page;
+    if (first % kPerPage != 0 || first >= num_tokens) continue;
+    const int32_t in_cluster = first / kPerPage;
     const int64_t place = before + shared.first_place[c] + in_cluster;
     if (lane % 4 == 0) {
       params.pages[part.row * params.max_pages + place] = {
           shared.page[c] + static_cast<PageId>(in_cluster),
-          static_cast<uint16_t>(min(params.per_page, num_tokens - first)),
+          static_cast<uint16_t>(min(kPerPage, num_tokens - first)),
           static_cast<uint16_t>(in_cluster)};
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int head = 2 * (lane % 4) + h;
-      if (head >= params.group) continue;
-      const int64_t at = (part.row * params.group + head) * params.max_pages + place;
+      if (head >= params.slice.count) continue;
+      const int64_t at = QueryRow(params, part, head) * params.max_pages + place;
       params.masses[at] = logits[2 * r + h];
       params.rests[at] = lowered[2 * r + h];
     }
@@ -329,7 +342,7 @@ __device__ void WeighTile(const PageSelectParams& params, const Part& part, cons
 }
 
 // grid: [kv_heads, parts, batch], as in centroid_score.cu
-template <int kDim>
+template <int kDim, int kPerPage>
 __global__ void __launch_bounds__(kThreads) WeighPages(const PageSelectParams params) {
   __shared__ WeighShared<kDim> shared;
   AllowNextKernel();
@@ -356,7 +369,7 @@ __global__ void __launch_bounds__(kThreads) WeighPages(const PageSelectParams pa
   Tile<kDim> tile = ReadTile(params, part, warp, first_tile, shared);
   for (int32_t number = warp; tile.candidate >= 0; number += kWarps) {
     const Tile<kDim> next = ReadTile(params, part, number + kWarps, first_tile, shared);
-    WeighTile(params, part, tile, query, before, shared);
+    WeighTile<kDim, kPerPage>(params, part, tile, query, before, shared);
     tile = next;
   }
 }
@@ -400,21 +413,36 @@ struct PageJob {
   }
 };
 
+template <int kDim>
+auto WeighKernel(int32_t per_page) {
+  return per_page == 16  ? WeighPages<kDim, 16>
+         : per_page == 8 ? WeighPages<kDim, 8>
+         : per_page == 4 ? WeighPages<kDim, 4>
+         : per_page == 2 ? WeighPages<kDim, 2>
+                         : WeighPages<kDim, 1>;
+}
+
 }  // namespace
 
 absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   RETURN_IF_ERROR(CheckCudaPageSelect(args));
   if (args.queries.rows == 0) return absl::OkStatus();
   const KvGeometry& geometry = args.pool.geometry;
-  const PageSelectParams params = ParamsOf(args);
+  PageSelectParams params = ParamsOf(args);
   const int64_t parts = std::max<int64_t>(1, DivideUp(args.max_candidates, kCandidatesOfPart));
   const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.queries.rows));
-  const auto weigh = geometry.head_dim == 128 ? WeighPages<128> : WeighPages<64>;
-  RETURN_IF_ERROR(
-      CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
-                                 weigh, params),
-                 "page_select"));
+  const auto weigh = geometry.head_dim == 256   ? WeighKernel<256>(params.per_page)
+                     : geometry.head_dim == 128 ? WeighKernel<128>(params.per_page)
+                                                : WeighKernel<64>(params.per_page);
+  // Each slice writes the same places of pages.
+  RETURN_IF_ERROR(ForSlices(params.group, kProductHeads, [&](const GroupSlice& slice) {
+    params.slice = slice;
+    return CudaStatus(
+        LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()}, weigh,
+                        params),
+        "page_select");
+  }));
   const PageJob job{.weighed = params,
                     .budgets = args.budgets.device_data(),
                     .num_kv_heads = static_cast<int32_t>(geometry.num_kv_heads),

@@ -7,6 +7,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
+#include "gpu_worker/ops/cuda/group_slice.h"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/index/cuda/code_products.cuh"
 #include "gpu_worker/ops/index/page_select_check.h"
@@ -21,6 +22,7 @@ struct PageSelectParams {
   const MetaIndexView* indexes;
   uint32_t layer;
   int32_t group;
+  GroupSlice slice;  // of WeighPages
   float scale;
   float* scores;
   int64_t max_clusters;
@@ -65,6 +67,7 @@ inline PageSelectParams ParamsOf(const PageSelectArgs& args) {
       .indexes = args.indexes.device_data(),
       .layer = args.layer,
       .group = static_cast<int32_t>(args.queries.cols / geometry.head_dim / num_heads),
+      .slice = {},
       .scale = args.scale,
       .scores = args.scores.device_data(),
       .max_clusters = args.max_clusters,

@@ -318,6 +318,7 @@ cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group
                             int64_t shared_ranks, const Job& job) {
   const auto kernel = group <= 2   ? SelectRow<2, kParts, Job>
                       : group <= 4 ? SelectRow<4, kParts, Job>
+                      : group <= 8 ? SelectRow<8, kParts, Job>
                                    : SelectRow<kMaxGroup, kParts, Job>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

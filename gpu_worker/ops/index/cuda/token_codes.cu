@@ -111,7 +111,10 @@ __device__ uint32_t CodeResidual(float (&channels)[kDim / 32], TokenCodeFactors&
 template <int kDim>
 __device__ void StoreBits(uint32_t bits, std::byte* extent, std::byte* meta) {
   const int lane = static_cast<int>(threadIdx.x % 32);
-  if constexpr (kDim == 128) {
+  if constexpr (kDim == 256) {
+    reinterpret_cast<uint16_t*>(extent)[lane] = reinterpret_cast<uint16_t*>(meta)[lane] =
+        static_cast<uint16_t>(bits);
+  } else if constexpr (kDim == 128) {
     extent[lane] = meta[lane] = static_cast<std::byte>(bits);
   } else {
     const uint32_t byte = bits | __shfl_down_sync(kAllLanes, bits, 1) << 4;
@@ -183,7 +186,9 @@ absl::Status WriteTokenCodes(CudaStream& stream, const WriteSegmentArgs& args,
       .extent = args.extent.device_data(),
       .offsets = LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
       .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
-  const auto kernel = geometry.head_dim == 128 ? WriteCodesKernel<128> : WriteCodesKernel<64>;
+  const auto kernel = geometry.head_dim == 256   ? WriteCodesKernel<256>
+                      : geometry.head_dim == 128 ? WriteCodesKernel<128>
+                                                 : WriteCodesKernel<64>;
   kernel<<<kBlocks, kThreads, 0, stream.get()>>>(job);
   return LaunchStatus("launching write_segment's codes");
 }

@@ -4,9 +4,11 @@
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/ops/model/cpu/arrange_codes.h"
 #include "gpu_worker/ops/model/cpu/embedding.h"
+#include "gpu_worker/ops/model/cpu/grouped_linear.h"
 #include "gpu_worker/ops/model/cpu/linear.h"
 #include "gpu_worker/ops/model/cpu/rms_norm.h"
 #include "gpu_worker/ops/model/cpu/rope.h"
+#include "gpu_worker/ops/model/cpu/route_experts.h"
 #include "gpu_worker/ops/model/cpu/sampling.h"
 #include "gpu_worker/ops/model/cpu/silu_mul.h"
 
@@ -36,6 +38,18 @@ absl::Status CpuModelOps::Linear(Stream& stream, const LinearArgs& args) {
 absl::Status CpuModelOps::GatedLinear(Stream& stream, const GatedLinearArgs& args) {
   RETURN_IF_ERROR(CheckGatedLinear(args, activation_dtype()));
   return GatedLinearInSteps(*this, stream, args);
+}
+
+absl::Status CpuModelOps::RouteExperts(Stream& stream, const RouteExpertsArgs& args) {
+  return cpu::RouteExperts(CpuStream::Of(stream), args);
+}
+
+absl::Status CpuModelOps::GroupedGatedLinear(Stream& stream, const GroupedGatedLinearArgs& args) {
+  return cpu::GroupedGatedLinear(CpuStream::Of(stream), args);
+}
+
+absl::Status CpuModelOps::GroupedLinear(Stream& stream, const GroupedLinearArgs& args) {
+  return cpu::GroupedLinear(CpuStream::Of(stream), args);
 }
 
 absl::Status CpuModelOps::RopeTable(Stream& stream, const RopeTableArgs& args) {

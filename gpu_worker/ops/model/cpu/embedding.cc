@@ -15,8 +15,10 @@ absl::Status Embedding(CpuStream& stream, const EmbeddingArgs& args) {
       for (int64_t i = first; i < last; ++i) {
         const int32_t token = args.token_ids.device_data()[i];
         RI_DCHECK(token >= 0 && token < args.table.rows);
-        ConvertToF32(args.table.dtype, args.table.Rows(token, 1).data,
-                     reinterpret_cast<float*>(args.out.Rows(i, 1).data), args.table.cols);
+        auto* const out = reinterpret_cast<float*>(args.out.Rows(i, 1).data);
+        ConvertToF32(args.table.dtype, args.table.Rows(token, 1).data, out, args.table.cols);
+        if (args.scale == 1) continue;
+        for (int64_t col = 0; col < args.table.cols; ++col) out[col] *= args.scale;
       }
     });
   });

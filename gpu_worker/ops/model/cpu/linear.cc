@@ -14,8 +14,8 @@
 #include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_features.h"
-#include "gpu_worker/ops/cpu/matmul_kernel.h"
 #include "gpu_worker/ops/cpu/thread_scratch.h"
+#include "gpu_worker/ops/model/cpu/cpu_linear.h"
 #include "gpu_worker/ops/model/cpu/eight_bit_weights.h"
 #include "gpu_worker/ops/model/linear_check.h"
 
@@ -68,28 +68,6 @@ constexpr int64_t kPrefillRows = 64;
 constexpr int64_t kBlockCols = 256;
 constexpr int64_t kRowsAtATime = 512;  // bounds the memory for converted activations
 
-// Up to 256 output features.
-struct Shard {
-  int64_t first_col = 0;
-  int64_t cols = 0;
-  dnnl::memory weights = {};
-  std::shared_ptr<const MatmulKernel> decode = {};
-  std::shared_ptr<const MatmulKernel> prefill = {};
-};
-
-class CpuLinear final : public PreparedLinear {
- public:
-  int64_t in_features() const override { return in_features_; }
-  int64_t out_features() const override { return out_features_; }
-
-  int64_t in_features_ = 0;
-  int64_t out_features_ = 0;
-  DType dtype_ = DType::kF32;  // of the products
-  std::vector<float> bias_;    // [out_features] or empty
-  DeviceBuffer packed_;        // of all shards
-  std::vector<Shard> shards_;
-};
-
 // Rows of a weight as oneDNN takes them: where they lie, or converted to f32.
 struct SourceRows {
   const std::byte* data = nullptr;
@@ -126,22 +104,25 @@ absl::Status PackShards(const LinearWeights& weights, Device& device, CpuLinear&
   auto padded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t bytes = 0;
   bool has_decode = true;
-  for (int64_t first = 0; first < weight.rows; first += kBlockCols) {
-    Shard shard{.first_col = first, .cols = std::min(kBlockCols, weight.rows - first)};
+  const int64_t part_rows = weight.rows / linear.num_parts_;
+  for (int64_t first = 0; first < weight.rows;) {
+    const int64_t left = part_rows - first % part_rows;
+    LinearShard shard{.first_col = first, .cols = std::min(kBlockCols, left)};
     ASSIGN_OR_RETURN(shard.prefill,
                      MatmulKernel::Get(kPrefillRows, shard.cols, weight.cols, linear.dtype_));
     shard.decode = MatmulKernel::GetLike(shard.prefill, kDecodeRows);
     has_decode = has_decode && shard.decode->rows() == kDecodeRows;
     bytes += padded(shard.prefill->packed_bytes());
+    first += shard.cols;
     linear.shards_.push_back(std::move(shard));
   }
   if (!has_decode) {  // All shards of a product share its blocks of rows.
-    for (Shard& shard : linear.shards_) shard.decode = shard.prefill;
+    for (LinearShard& shard : linear.shards_) shard.decode = shard.prefill;
   }
   ASSIGN_OR_RETURN(linear.packed_, device.Allocate(bytes, MemoryPurpose::kWeights));
   std::byte* packed = linear.packed_.bytes().device_data();
   std::vector<float> converted;
-  for (Shard& shard : linear.shards_) {
+  for (LinearShard& shard : linear.shards_) {
     ASSIGN_OR_RETURN(const SourceRows rows,
                      RowsToPack(weights, shard.first_col, shard.cols, linear.dtype_, converted));
     ASSIGN_OR_RETURN(shard.weights,
@@ -172,18 +153,17 @@ void PadRows(ThreadPool& pool, const MatrixView& in, DType dtype, int64_t padded
 // Computes all shards for the rows of `in`.
 void MultiplyRows(ThreadPool& pool, const CpuLinear& linear, const MatrixView& in,
                   const MatrixView& out, bool accumulate, bool decode) {
-  const Shard& any = linear.shards_.front();
-  const int64_t block_rows = (decode ? any.decode : any.prefill)->rows();
+  const LinearShard& any = linear.shards_.front();
+  const int64_t block_rows = any.Kernel(decode).rows();
   const int64_t num_blocks = (in.rows + block_rows - 1) / block_rows;
   const int64_t row_bytes = in.cols * static_cast<int64_t>(DTypeBytes(linear.dtype_));
   std::byte* rows = ThreadScratch(static_cast<size_t>(num_blocks * block_rows * row_bytes));
   PadRows(pool, in, linear.dtype_, num_blocks * block_rows, rows);
   const auto num_shards = static_cast<int64_t>(linear.shards_.size());
   pool.ParallelFor(num_shards * num_blocks, [&](int64_t i) {
-    const Shard& shard = linear.shards_[static_cast<size_t>(i / num_blocks)];
+    const LinearShard& shard = linear.shards_[static_cast<size_t>(i / num_blocks)];
     const int64_t first_row = i % num_blocks * block_rows;
-    const MatmulKernel& kernel = decode ? *shard.decode : *shard.prefill;
-    const float* result = kernel.Run(rows + first_row * row_bytes, shard.weights);
+    const float* result = shard.Kernel(decode).Run(rows + first_row * row_bytes, shard.weights);
     const float* bias = linear.bias_.empty() ? nullptr : linear.bias_.data() + shard.first_col;
     const int64_t num_rows = std::min(block_rows, in.rows - first_row);
     const MatrixView block = out.Rows(first_row, num_rows).Columns(shard.first_col, shard.cols);
@@ -210,6 +190,7 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
   auto linear = std::make_unique<CpuLinear>();
   linear->in_features_ = weight.cols;
   linear->out_features_ = weight.rows;
+  linear->num_parts_ = weights.num_parts;
   const bool bf16 = precision == ComputePrecision::kBf16 &&
                     (!weight.form.IsNumber(DType::kF32) || weights.keep != KeptWeights::kAsStored);
   linear->dtype_ = bf16 && HasAvx512Bf16() ? DType::kBf16 : DType::kF32;

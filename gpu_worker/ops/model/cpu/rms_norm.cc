@@ -19,8 +19,10 @@ HWY_BEFORE_NAMESPACE();
 namespace retroinfer::cpu::HWY_NAMESPACE {
 namespace {
 
-// One row of `cols` elements; `out` may be `in`.
-void NormalizeRow(const float* in, const float* weight, float epsilon, int64_t cols, float* out) {
+// One row of `cols` elements; `out` may be `in` unless it is added to.
+template <bool kAccumulate>
+void Normalize(const float* in, const float* weight, float epsilon, float scale, int64_t cols,
+               float* out) {
   const FloatTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   auto squares = hn::Zero(d);
@@ -31,12 +33,27 @@ void NormalizeRow(const float* in, const float* weight, float epsilon, int64_t c
   }
   float sum = hn::GetLane(hn::SumOfLanes(d, squares));
   for (; i < cols; ++i) sum += in[i] * in[i];
-  const float factor = 1.0f / std::sqrt(sum / static_cast<float>(cols) + epsilon);
+  const float factor = scale / std::sqrt(sum / static_cast<float>(cols) + epsilon);
   const auto f = hn::Set(d, factor);
   for (i = 0; i + lanes <= cols; i += lanes) {
-    hn::StoreU(hn::Mul(hn::Mul(hn::LoadU(d, in + i), f), hn::LoadU(d, weight + i)), d, out + i);
+    auto value = hn::Mul(hn::Mul(hn::LoadU(d, in + i), f), hn::LoadU(d, weight + i));
+    if constexpr (kAccumulate) value = hn::Add(hn::LoadU(d, out + i), value);
+    hn::StoreU(value, d, out + i);
   }
-  for (; i < cols; ++i) out[i] = in[i] * factor * weight[i];
+  for (; i < cols; ++i) {
+    const float value = in[i] * factor * weight[i];
+    out[i] = kAccumulate ? out[i] + value : value;
+  }
+}
+
+void NormalizeRow(const float* in, const float* weight, float epsilon, float scale, int64_t cols,
+                  float* out) {
+  Normalize<false>(in, weight, epsilon, scale, cols, out);
+}
+
+void AddNormalizedRow(const float* in, const float* weight, float epsilon, float scale,
+                      int64_t cols, float* out) {
+  Normalize<true>(in, weight, epsilon, scale, cols, out);
 }
 
 }  // namespace
@@ -47,6 +64,7 @@ HWY_AFTER_NAMESPACE();
 namespace retroinfer::cpu {
 
 HWY_EXPORT(NormalizeRow);
+HWY_EXPORT(AddNormalizedRow);
 
 absl::Status RmsNorm(CpuStream& stream, const RmsNormArgs& args) {
   RETURN_IF_ERROR(CheckRmsNorm(args, DType::kF32));
@@ -55,12 +73,21 @@ absl::Status RmsNorm(CpuStream& stream, const RmsNormArgs& args) {
     auto* weight =
         reinterpret_cast<float*>(ThreadScratch(static_cast<size_t>(cols) * sizeof(float)));
     ConvertToF32(args.weight.dtype, args.weight.data, weight, cols);
+    if (args.weight_offset != 0) {
+      for (int64_t i = 0; i < cols; ++i) weight[i] += args.weight_offset;
+    }
     ParallelRows(pool, args.in.rows, args.in.cols, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         const auto* in = reinterpret_cast<const float*>(args.in.Rows(i, 1).data);
         auto* out = reinterpret_cast<float*>(args.out.Rows(i, 1).data);
         for (int64_t at = 0; at < args.in.cols; at += cols) {
-          HWY_DYNAMIC_DISPATCH(NormalizeRow)(in + at, weight, args.epsilon, cols, out + at);
+          if (args.accumulate) {
+            HWY_DYNAMIC_DISPATCH(AddNormalizedRow)
+            (in + at, weight, args.epsilon, args.scale, cols, out + at);
+          } else {
+            HWY_DYNAMIC_DISPATCH(NormalizeRow)
+            (in + at, weight, args.epsilon, args.scale, cols, out + at);
+          }
         }
       }
     });

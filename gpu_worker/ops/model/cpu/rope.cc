@@ -47,6 +47,17 @@ namespace retroinfer::cpu {
 
 HWY_EXPORT(RotateHead);
 
+namespace {
+
+// What a row's cos and sin are multiplied by, as its position wants it.
+float Growth(const RopeTableArgs& args, int64_t row) {
+  if (args.growth == 0) return 1;
+  const int32_t times = args.positions.device_data()[row] / args.growth_positions;
+  return 1 + args.growth * std::log1p(static_cast<float>(times));
+}
+
+}  // namespace
+
 absl::Status RopeTable(CpuStream& stream, const RopeTableArgs& args) {
   const auto rows = static_cast<int64_t>(args.positions.size());
   const auto half = static_cast<int64_t>(args.inv_freq.size());
@@ -56,10 +67,11 @@ absl::Status RopeTable(CpuStream& stream, const RopeTableArgs& args) {
     ParallelRows(pool, rows, half * kCostOfSinCos, [&args, half](int64_t first, int64_t last) {
       for (int64_t row = first; row < last; ++row) {
         const auto position = static_cast<float>(args.positions.device_data()[row]);
+        const float factor = args.attention_factor * Growth(args, row);
         for (int64_t i = 0; i < half; ++i) {
           const float angle = position * args.inv_freq.device_data()[i];
-          args.cos.device_data()[row * half + i] = std::cos(angle) * args.attention_factor;
-          args.sin.device_data()[row * half + i] = std::sin(angle) * args.attention_factor;
+          args.cos.device_data()[row * half + i] = std::cos(angle) * factor;
+          args.sin.device_data()[row * half + i] = std::sin(angle) * factor;
         }
       }
     });
@@ -70,10 +82,10 @@ absl::Status Rope(CpuStream& stream, const RopeArgs& args) {
   RETURN_IF_ERROR(CheckRope(args, DType::kF32));
   return stream.Launch([args](ThreadPool& pool) {
     ParallelRows(pool, args.x.rows, args.x.cols, [&args](int64_t first, int64_t last) {
-      const int64_t half = args.head_dim / 2;
+      const int64_t half = args.half();
       for (int64_t row = first; row < last; ++row) {
         auto* x = reinterpret_cast<float*>(args.x.Rows(row, 1).data);
-        for (int64_t head = 0; head < args.x.cols; head += 2 * half) {
+        for (int64_t head = 0; head < args.x.cols; head += args.head_dim) {
           HWY_DYNAMIC_DISPATCH(RotateHead)
           (x + head, args.cos.device_data() + row * half, args.sin.device_data() + row * half,
            half);

@@ -36,6 +36,7 @@ absl::Status CudaLinear::Few(CudaStream& stream, const LinearArgs& args) const {
 absl::Status CudaLinear::FewGated(CudaStream& stream, const GatedLinearArgs& args) const {
   SkinnyGemmLaunch launch = LaunchOf(args.in, args.out);
   launch.gated = true;
+  launch.activation = args.activation;
   return LaunchFew(launch, stream);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
+#include "gpu_worker/ops/model/cuda/grouped_weight.h"
 #include "gpu_worker/ops/model/cuda/linear_context.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm.h"
 #include "gpu_worker/ops/model/gated_linear.h"
@@ -21,8 +22,14 @@ class CudaLinear : public PreparedLinear {
  public:
   int64_t in_features() const final { return in_features_; }
   int64_t out_features() const final { return out_features_; }
+  int64_t num_parts() const final { return num_parts_; }
   bool has_bias() const { return bias_.size_bytes() > 0; }
+  // [out_features]; null if there is none.
+  const float* BiasF32() const {
+    return has_bias() ? bias_f32_.as<const float>().device_data() : nullptr;
+  }
 
+  void set_num_parts(int64_t num_parts) { num_parts_ = num_parts; }
   // Enqueues the copy of a bias [1, out_features].
   absl::Status AddBias(LinearContext& context, CudaStream& stream, const MatrixView& bias);
 
@@ -38,6 +45,9 @@ class CudaLinear : public PreparedLinear {
   // Returns: false if cuBLASLt cannot; nothing is done then.
   virtual absl::StatusOr<bool> Many(LinearContext& context, CudaStream& stream,
                                     const LinearArgs& args) const = 0;
+
+  // As the kernels of grouped_linear take it.
+  virtual GroupedWeight Grouped() const = 0;
 
  protected:
   // Output features that are multiplied together, and their rows of the weight in bf16.
@@ -71,6 +81,7 @@ class CudaLinear : public PreparedLinear {
 
   const int64_t in_features_;
   const int64_t out_features_;
+  int64_t num_parts_ = 1;
   DeviceBuffer bias_;      // [out_features] bf16 or nothing
   DeviceBuffer bias_f32_;  // the same values
 };

@@ -4,9 +4,11 @@
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/ops/model/cuda/arrange_codes.h"
 #include "gpu_worker/ops/model/cuda/embedding.h"
+#include "gpu_worker/ops/model/cuda/grouped_linear.h"
 #include "gpu_worker/ops/model/cuda/linear.h"
 #include "gpu_worker/ops/model/cuda/rms_norm.h"
 #include "gpu_worker/ops/model/cuda/rope.h"
+#include "gpu_worker/ops/model/cuda/route_experts.h"
 #include "gpu_worker/ops/model/cuda/sampling.h"
 #include "gpu_worker/ops/model/cuda/silu_mul.h"
 
@@ -37,6 +39,18 @@ absl::Status CudaModelOps::GatedLinear(Stream& stream, const GatedLinearArgs& ar
   RETURN_IF_ERROR(CheckGatedLinear(args, activation_dtype()));
   if (cuda::FusesGatedLinear(args)) return cuda::GatedLinear(CudaStream::Of(stream), args);
   return GatedLinearInSteps(*this, stream, args);
+}
+
+absl::Status CudaModelOps::RouteExperts(Stream& stream, const RouteExpertsArgs& args) {
+  return cuda::RouteExperts(CudaStream::Of(stream), args);
+}
+
+absl::Status CudaModelOps::GroupedGatedLinear(Stream& stream, const GroupedGatedLinearArgs& args) {
+  return cuda::GroupedGatedLinear(CudaStream::Of(stream), args);
+}
+
+absl::Status CudaModelOps::GroupedLinear(Stream& stream, const GroupedLinearArgs& args) {
+  return cuda::GroupedLinear(CudaStream::Of(stream), args);
 }
 
 absl::Status CudaModelOps::RopeTable(Stream& stream, const RopeTableArgs& args) {

@@ -24,6 +24,9 @@ class CudaModelOps final : public ModelOps {
   absl::Status RmsNorm(Stream& stream, const RmsNormArgs& args) override;
   absl::Status Linear(Stream& stream, const LinearArgs& args) override;
   absl::Status GatedLinear(Stream& stream, const GatedLinearArgs& args) override;
+  absl::Status RouteExperts(Stream& stream, const RouteExpertsArgs& args) override;
+  absl::Status GroupedGatedLinear(Stream& stream, const GroupedGatedLinearArgs& args) override;
+  absl::Status GroupedLinear(Stream& stream, const GroupedLinearArgs& args) override;
   absl::Status RopeTable(Stream& stream, const RopeTableArgs& args) override;
   absl::Status Rope(Stream& stream, const RopeArgs& args) override;
   absl::Status SiluMul(Stream& stream, const SiluMulArgs& args) override;

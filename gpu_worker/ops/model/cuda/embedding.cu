@@ -14,6 +14,7 @@ struct EmbeddingLaunch {
   const std::byte* table;
   int64_t table_stride;
   DType table_dtype;
+  float scale;
   __nv_bfloat16* out;
   int64_t out_stride;
   int64_t cols;
@@ -24,7 +25,8 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(const EmbeddingLaunc
   const int64_t first = launch.token_ids[blockIdx.x] * launch.table_stride;
   __nv_bfloat16* const out = launch.out + blockIdx.x * launch.out_stride;
   for (int64_t i = threadIdx.x; i < launch.cols; i += kThreads) {
-    out[i] = __float2bfloat16_rn(LoadElement(launch.table, launch.table_dtype, first + i));
+    out[i] = __float2bfloat16_rn(launch.scale *
+                                 LoadElement(launch.table, launch.table_dtype, first + i));
   }
 }
 
@@ -35,7 +37,8 @@ absl::Status Embedding(CudaStream& stream, const EmbeddingArgs& args) {
   if (args.out.rows == 0 || args.out.cols == 0) return absl::OkStatus();
   EmbeddingKernel<<<static_cast<unsigned>(args.out.rows), kThreads, 0, stream.get()>>>(
       {args.token_ids.device_data(), args.table.data, args.table.row_stride, args.table.dtype,
-       reinterpret_cast<__nv_bfloat16*>(args.out.data), args.out.row_stride, args.out.cols});
+       args.scale, reinterpret_cast<__nv_bfloat16*>(args.out.data), args.out.row_stride,
+       args.out.cols});
   return LaunchStatus("launching embedding");
 }
 

@@ -50,7 +50,8 @@ absl::Status Fp8Linear::Pack(LinearContext& context, CudaStream& stream,
   RETURN_IF_ERROR(device.Download(stream, has_nan.bytes(), found_bytes));
   RETURN_IF_ERROR(stream.Synchronize());
   if (found != 0) return NotFinite();
-  return PrepareTile(context);
+  // Parts are multiplied as they are.
+  return weights.num_parts > 1 ? absl::OkStatus() : PrepareTile(context);
 }
 
 Fp8Weight Fp8Linear::weight() const {
@@ -61,6 +62,16 @@ Fp8Weight Fp8Linear::weight() const {
           .scales = scales_.as<float>().device_data(),
           .scale_cols = scale_cols_,
           .scale_shift = scale_shift_};
+}
+
+GroupedWeight Fp8Linear::Grouped() const {
+  const Fp8Weight packed = weight();
+  return {.form = packed.scale_cols > 1 ? GroupedForm::kFp8Blocks : GroupedForm::kFp8Features,
+          .codes = packed.codes,
+          .padded_cols = packed.padded_cols,
+          .scales = packed.scales,
+          .scale_cols = packed.scale_cols,
+          .scale_shift = packed.scale_shift};
 }
 
 absl::Status Fp8Linear::LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream) const {

@@ -24,6 +24,7 @@ class Fp8Linear : public TiledLinear {
   absl::Status Pack(LinearContext& context, CudaStream& stream, const LinearWeights& weights,
                     const WeightScales& scales);
   Fp8Weight weight() const;
+  GroupedWeight Grouped() const override;
 
  private:
   absl::Status LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream) const override;

@@ -40,7 +40,8 @@ absl::StatusOr<std::unique_ptr<CudaLinear>> Int4Linear::Create(LinearContext& co
                                                                const LinearWeights& weights) {
   auto linear = std::make_unique<Int4Linear>(weights.weight);
   RETURN_IF_ERROR(linear->Pack(context, stream, weights));
-  RETURN_IF_ERROR(linear->PrepareTile(context));
+  // Parts are multiplied as they are.
+  if (weights.num_parts == 1) RETURN_IF_ERROR(linear->PrepareTile(context));
   return linear;
 }
 
@@ -92,6 +93,17 @@ Int4Weight Int4Linear::weight() const {
           .cols = in_features(),
           .padded_cols = Int4PaddedCols(in_features()),
           .group_cols = group_cols_};
+}
+
+GroupedWeight Int4Linear::Grouped() const {
+  const Int4Weight packed = weight();
+  if (packed.columns != nullptr) return {};
+  return {.form = packed.group_cols == kInt4StepCols ? GroupedForm::kInt4Steps
+                                                     : GroupedForm::kInt4Words,
+          .codes = packed.codes,
+          .padded_cols = packed.padded_cols,
+          .groups = packed.groups,
+          .group_cols = packed.group_cols};
 }
 
 absl::Status Int4Linear::LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream) const {

@@ -25,6 +25,7 @@ class Int4Linear final : public TiledLinear {
   // What Create does, but for the memory of a tile.
   absl::Status Pack(LinearContext& context, CudaStream& stream, const LinearWeights& weights);
   Int4Weight weight() const;
+  GroupedWeight Grouped() const override;
 
  private:
   absl::Status PackCodes(LinearContext& context, CudaStream& stream, const LinearWeights& weights);

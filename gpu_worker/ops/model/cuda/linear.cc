@@ -60,6 +60,7 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& con
   RETURN_IF_ERROR(CheckIsSupported(context, weights));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(StreamKind::kBackground));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaLinear> linear, Prepare(context, *stream, weights));
+  linear->set_num_parts(weights.num_parts);
   if (weights.bias.has_value()) {
     RETURN_IF_ERROR(linear->AddBias(context, *stream, weights.bias->Numbers()));
   }

@@ -68,6 +68,12 @@ absl::Status NumberLinear::LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream
                     launch.gated ? "launching gated_linear" : "launching linear");
 }
 
+GroupedWeight NumberLinear::Grouped() const {
+  return {.form = GroupedForm::kBf16,
+          .codes = weight_.bytes().device_data(),
+          .padded_cols = padded_in_};
+}
+
 absl::StatusOr<bool> NumberLinear::Many(LinearContext& context, CudaStream& stream,
                                         const LinearArgs& args) const {
   const ProductShape shape = ShapeOf(args, out_features());

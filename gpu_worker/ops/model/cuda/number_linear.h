@@ -23,6 +23,7 @@ class NumberLinear final : public CudaLinear {
 
   absl::StatusOr<bool> Many(LinearContext& context, CudaStream& stream,
                             const LinearArgs& args) const override;
+  GroupedWeight Grouped() const override;
 
  private:
   explicit NumberLinear(const WeightView& weight);

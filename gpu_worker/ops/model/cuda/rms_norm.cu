@@ -17,6 +17,9 @@ struct RmsNormLaunch {
   const std::byte* weight;
   DType weight_dtype;
   float epsilon;
+  float scale;
+  float weight_offset;
+  bool accumulate;
   __nv_bfloat16* out;
   int64_t out_stride;
   int64_t width;  // of what is normalised
@@ -34,8 +37,20 @@ __device__ float BlockSum(float value) {
   return total;
 }
 
+template <int kWidth>
+__device__ void AddTo(const __nv_bfloat16* out, int64_t at, float* values) {
+  if constexpr (kWidth == 8) {
+    float before[8];
+    Load8(out, at, before);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) values[i] += before[i];
+  } else {
+    values[0] += __bfloat162float(out[at]);
+  }
+}
+
 // blockIdx.x: row; blockIdx.y: head. One element (unaligned rows) or eight at a time. A thread
-// reads again only what it alone writes, so `out` may be `in`.
+// reads again only what it alone writes, so `out` may be `in`, or be added to.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch launch) {
   const __nv_bfloat16* const in =
@@ -59,13 +74,15 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch la
     for (int i = 0; i < kWidth; ++i) squares += values[i] * values[i];
   }
   const float factor =
-      1.0f / sqrtf(BlockSum(squares) / static_cast<float>(launch.width) + launch.epsilon);
+      launch.scale / sqrtf(BlockSum(squares) / static_cast<float>(launch.width) + launch.epsilon);
   for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
     load(at);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      values[i] *= factor * LoadElement(launch.weight, launch.weight_dtype, at + i);
+      values[i] *=
+          factor * (LoadElement(launch.weight, launch.weight_dtype, at + i) + launch.weight_offset);
     }
+    if (launch.accumulate) AddTo<kWidth>(out, at, values);
     if constexpr (kWidth == 8) {
       Store8(out, at, values);
     } else {
@@ -84,6 +101,9 @@ absl::Status RmsNorm(CudaStream& stream, const RmsNormArgs& args) {
                                 args.weight.data,
                                 args.weight.dtype,
                                 args.epsilon,
+                                args.scale,
+                                args.weight_offset,
+                                args.accumulate,
                                 reinterpret_cast<__nv_bfloat16*>(args.out.data),
                                 args.out.row_stride,
                                 args.weight.cols};

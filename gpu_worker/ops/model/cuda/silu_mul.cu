@@ -2,6 +2,7 @@
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
+#include "gpu_worker/ops/model/cuda/gated_activation.cuh"
 #include "gpu_worker/ops/model/cuda/silu_mul.h"
 #include "gpu_worker/ops/model/silu_mul_check.h"
 
@@ -18,10 +19,8 @@ struct SiluMulLaunch {
   __nv_bfloat16* out;
   int64_t out_stride;
   int64_t cols;
+  GatedActivation activation;
 };
-
-// exp(-gate) may be infinite: the quotient is then zero with the right sign.
-__device__ float SiluTimes(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 
 // blockIdx.x is the row; a thread computes one element or eight.
 template <int kWidth>
@@ -38,10 +37,11 @@ __global__ void __launch_bounds__(kThreads) SiluMulKernel(const SiluMulLaunch la
     Load8(gate, at, g);
     Load8(up, at, u);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) g[i] = SiluTimes(g[i], u[i]);
+    for (int i = 0; i < 8; ++i) g[i] = GateTimes(launch.activation, g[i], u[i]);
     Store8(out, at, g);
   } else {
-    out[at] = __float2bfloat16_rn(SiluTimes(__bfloat162float(gate[at]), __bfloat162float(up[at])));
+    out[at] = __float2bfloat16_rn(
+        GateTimes(launch.activation, __bfloat162float(gate[at]), __bfloat162float(up[at])));
   }
 }
 
@@ -56,7 +56,8 @@ absl::Status SiluMul(CudaStream& stream, const SiluMulArgs& args) {
                                 args.up.row_stride,
                                 reinterpret_cast<__nv_bfloat16*>(args.out.data),
                                 args.out.row_stride,
-                                args.out.cols};
+                                args.out.cols,
+                                args.activation};
   const bool aligned =
       HasAlignedRows(args.gate) && HasAlignedRows(args.up) && HasAlignedRows(args.out);
   const dim3 grid(static_cast<unsigned>(args.out.rows),

@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu_worker/ops/model/silu_mul.h"
+
 namespace retroinfer::cuda {
 
 // Columns of a prepared weight are a multiple of this, of one in 8 bits of the second; those added
@@ -35,9 +37,10 @@ struct SkinnyGemmLaunch {
   int64_t out_stride = 0;    // elements
   bool out_is_f32 = false;
   bool accumulate = false;
-  // out = silu(first half of the features) * second half, out_features / 2 columns. Needs rows of
-  // `in` aligned to 16 bytes, and neither bias nor accumulate.
+  // out = activation(first half of the features, second half), out_features / 2 columns. Needs rows
+  // of `in` aligned to 16 bytes, and neither bias nor accumulate.
   bool gated = false;
+  GatedActivation activation = GatedActivation::kSilu;
 };
 
 // Allows the kernels the shared memory that they need. Once, before the first launch.

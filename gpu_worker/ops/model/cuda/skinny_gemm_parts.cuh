@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "gpu_worker/ops/model/cuda/gated_activation.cuh"
 #include "gpu_worker/ops/model/cuda/skinny_gemm.h"
 
 namespace retroinfer::cuda {
@@ -71,9 +72,6 @@ __device__ inline void StoreResult(const SkinnyGemmLaunch& launch, int64_t row, 
   }
 }
 
-// exp(-gate) may be infinite: the quotient is then zero with the right sign.
-__device__ inline float SiluTimes(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
-
 // The features of tile i of this block begin at [i]. A gated kernel takes pairs of features, of one
 // tile from either half of the weight.
 template <int kTiles, bool kGated>
@@ -127,7 +125,7 @@ __device__ inline void FinishSums(const SkinnyGemmLaunch& launch, int64_t first_
     if constexpr (kGated) {
       const float gate = sum_of(at) * scale_of(output);
       const float up = sum_of(at + kTileFeatures) * scale_of(outputs + output);
-      StoreResult(launch, row, output, SiluTimes(gate, up));
+      StoreResult(launch, row, output, GateTimes(launch.activation, gate, up));
     } else {
       StoreResult(launch, row, output, sum_of(at) * scale_of(output));
     }

@@ -53,7 +53,8 @@ TEST_P(GoldenGgufConfigTest, KeysSayWhatAConfigJsonWould) {
   EXPECT_EQ(config->tie_word_embeddings, expected["tied"].get<bool>());
   EXPECT_EQ(config->rms_norm_epsilon, expected["epsilon"].get<float>());
   EXPECT_EQ(config->qkv_bias, config->family == ModelFamily::kQwen2);
-  EXPECT_EQ(config->qk_norm, config->family == ModelFamily::kQwen3);
+  EXPECT_EQ(config->qk_norm,
+            config->family == ModelFamily::kQwen3 || config->family == ModelFamily::kQwen3Moe);
   EXPECT_FALSE(config->dtype.has_value());
   const nlohmann::json& rope = expected["rope"];
   const std::string type = rope["type"].get<std::string>();
@@ -65,7 +66,32 @@ TEST_P(GoldenGgufConfigTest, KeysSayWhatAConfigJsonWould) {
   EXPECT_EQ(config->rope.original_positions, rope["original"].get<int64_t>());
 }
 
-INSTANTIATE_TEST_SUITE_P(, GoldenGgufConfigTest, ::testing::Values("llama", "qwen2", "qwen3"));
+INSTANTIATE_TEST_SUITE_P(, GoldenGgufConfigTest,
+                         ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe"));
+
+TEST_F(GgufConfigTest, ExpertsOfQwen3Moe) {
+  const auto config = ReadGgufConfig(*GgufFiles::Open(test_support::GoldenGgufModel("qwen3moe")));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->experts.count, 3);
+  EXPECT_EQ(config->experts.per_token, 2);
+  EXPECT_TRUE(config->experts.weights_sum_to_one);
+  const auto small = [] {
+    return SmallGgufModel("qwen3moe")
+        .Int("qwen3moe.expert_count", 4)
+        .Int("qwen3moe.expert_used_count", 2)
+        .Int("qwen3moe.expert_feed_forward_length", 32);
+  };
+  EXPECT_TRUE(ReadGgufConfig(Files(small())).ok());
+  ExpectError(SmallGgufModel("qwen3moe"), kInvalid, "qwen3moe.expert_count");
+  ExpectError(SmallGgufModel("qwen3moe").Int("qwen3moe.expert_count", 257), kInvalid, "256");
+  ExpectError(SmallGgufModel("qwen3moe")
+                  .Int("qwen3moe.expert_count", 4)
+                  .Int("qwen3moe.expert_used_count", 5),
+              kInvalid, "qwen3moe.expert_used_count");
+  ExpectError(small().Int("qwen3moe.expert_shared_count", 1), kUnimplemented, "share");
+  ExpectError(small().Int("qwen3moe.expert_gating_func", 2), kUnimplemented, "softmax");
+  ExpectError(small().Int("qwen3moe.leading_dense_block_count", 1), kUnimplemented, "dense layers");
+}
 
 TEST_F(GgufConfigTest, WhatIsLeftOutFollowsFromTheRest) {
   const auto config = ReadGgufConfig(Files(SmallGgufModel()));
@@ -78,8 +104,8 @@ TEST_F(GgufConfigTest, WhatIsLeftOutFollowsFromTheRest) {
 
 TEST_F(GgufConfigTest, OtherModelsAreRefusedByName) {
   ExpectError(SmallGgufModel("gemma3"), kUnimplemented,
-              "key \"general.architecture\": \"gemma3\" is not supported; llama, qwen2 and qwen3");
-  ExpectError(SmallGgufModel().Int("llama.expert_count", 8), kUnimplemented, "mixture of experts");
+              "key \"general.architecture\": \"gemma3\" is not supported; llama, qwen2, qwen3");
+  ExpectError(SmallGgufModel().Int("llama.expert_count", 8), kUnimplemented, "qwen3moe files only");
   ExpectError(SmallGgufModel().Float("llama.logit_scale", 0.5f), kUnimplemented, "scaled logits");
   ExpectError(SmallGgufModel().Float("llama.final_logit_softcapping", 30), kUnimplemented,
               "capped logits");

@@ -56,7 +56,8 @@ TEST_P(GoldenGgufTensorsTest, AreTheNumbersOfTheModel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, GoldenGgufTensorsTest, ::testing::Values("llama", "qwen2", "qwen3"));
+INSTANTIATE_TEST_SUITE_P(, GoldenGgufTensorsTest,
+                         ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe"));
 
 class GgufTensorsErrorTest : public ::testing::Test {
  protected:

@@ -298,8 +298,8 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForDenseZonesOfAllSizes) {
 
 TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
   for (const KvFormat& format : KvFormatsOf(*backend_)) {
-    for (const uint32_t head_dim : {64u, 128u}) {
-      for (int64_t group = 1; group <= 8; ++group) {
+    for (const uint32_t head_dim : kHeadDims) {
+      for (const int64_t group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16}) {
         const Result result =
             Run({2, 2, head_dim, format}, group,
                 {{.sink = 4, .window = 70, .paged = 45, .estimated = 1}, {.sink = 3}}, {5, 6});
@@ -315,7 +315,7 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
 
 TEST_P(DecodeAttentionTest, FollowsDoublesForWindowsOfAllSizes) {
   for (const KvFormat& format : KvFormatsOf(*backend_)) {
-    for (const uint32_t head_dim : {64u, 128u}) {
+    for (const uint32_t head_dim : kHeadDims) {
       for (const int32_t window : {1, 2, 15, 16, 17, 63, 64, 65, 200, 5000}) {
         window_ = window;
         const Result result = Run({2, 2, head_dim, format}, 4,
@@ -367,7 +367,7 @@ TEST_P(DecodeAttentionTest, MergesRaggedPartsOfABatch) {
 
 // Each token has scales of its own, which must not be mixed up.
 TEST_P(DecodeAttentionTest, TokensOfVerySmallAndVeryLargeValues) {
-  for (const uint32_t head_dim : {64u, 128u}) {
+  for (const uint32_t head_dim : kHeadDims) {
     deviation_of_token_ = [](size_t i) {
       return std::ldexp(1.0f, static_cast<int>(i * 7 % 23) - 18);
     };
@@ -400,10 +400,10 @@ TEST_P(DecodeAttentionTest, RefusesTooLittleScratchAndTooLargeGroups) {
   const KvGeometry geometry = {1, 1, 64, kBf16Kv};
   const DeviceBuffer pool = data_.Allocate(DensePoolView::BlockBytes(geometry));
   const DeviceBuffer zones = data_.Upload(std::vector<DenseZone>{{nullptr, 0, 0}});
-  const auto narrow = data_.Poisoned(1, 64), wide = data_.Poisoned(1, 64 * 9);
+  const auto narrow = data_.Poisoned(1, 64), wide = data_.Poisoned(1, 64 * 17);
   const DeviceBuffer small = data_.Allocate(64);
   const DeviceBuffer large =
-      data_.Allocate(backend_->ops->attention().DecodeAttentionScratchBytes(1, 9, 64));
+      data_.Allocate(backend_->ops->attention().DecodeAttentionScratchBytes(1, 17, 64));
   for (const auto& [matrix, scratch] : {std::pair{&narrow, &small}, {&wide, &large}}) {
     const DecodeAttentionArgs args = {.queries = matrix->view,
                                       .pool = {pool.bytes(), geometry},

@@ -94,7 +94,7 @@ TEST_P(LayerKvTest, FillsPagesAsTheLayoutSays) {
 
 TEST_P(LayerKvTest, ReadsBackWhatWasFilledAndAppended) {
   for (const KvFormat& format : KvFormatsOf(*backend_)) {
-    for (const uint32_t head_dim : {64u, 128u}) {
+    for (const uint32_t head_dim : kHeadDims) {
       const KvGeometry g = {2, 3, head_dim, format};
       for (const int64_t tokens : {0, 1, 31, 63, 64, 65, 150}) {
         const auto kv = Random(g, tokens + 10, 5);

@@ -153,8 +153,8 @@ TEST_P(PrefillAttentionTest, FollowsDoublesForAllSizes) {
 }
 
 TEST_P(PrefillAttentionTest, FollowsDoublesForAllShapesOfHeads) {
-  for (const uint32_t head_dim : {64u, 128u}) {
-    for (uint32_t group = 1; group <= 8; ++group) {
+  for (const uint32_t head_dim : kHeadDims) {
+    for (const uint32_t group : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 16u}) {
       CheckAgainstDoubles({head_dim, 2, group, DType::kBf16, 60, 45});
     }
     CheckAgainstDoubles({head_dim, 3, 3, DType::kF32, 200, 70});
@@ -191,7 +191,7 @@ TEST_P(PrefillAttentionTest, FollowsDoublesForAllWindows) {
       }
     }
   }
-  for (const uint32_t head_dim : {64u, 128u}) {
+  for (const uint32_t head_dim : kHeadDims) {
     CheckAgainstDoubles({head_dim, 2, 3, DType::kBf16, 700, 200, {.tokens = 128}, true});
   }
 }
@@ -216,7 +216,7 @@ TEST_P(PrefillAttentionTest, FollowsDoublesForWindowsInSteps) {
 }
 
 TEST_P(PrefillAttentionTest, FollowsDoublesForSinksAndScales) {
-  for (const uint32_t head_dim : {64u, 128u}) {
+  for (const uint32_t head_dim : kHeadDims) {
     CheckAgainstDoubles({head_dim, 2, 5, DType::kBf16, 60, 145, {}, true});
     CheckAgainstDoubles({head_dim, 1, 8, DType::kF32, 0, 33, {}, true, 0.3});
     CheckAgainstDoubles({head_dim, 2, 2, DType::kBf16, 10, 40, {}, false, 0.02});

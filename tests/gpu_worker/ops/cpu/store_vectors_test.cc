@@ -29,7 +29,7 @@ TEST(StoreVectorsTest, WithoutScalesItConverts) {
 // Of every size from the least to the largest float: as the plain arithmetic, and never further
 // from the number than half a step.
 TEST(StoreVectorsTest, Int8IsWithinHalfAStepOfEveryNumber) {
-  for (const uint32_t head_dim : {64u, 128u}) {
+  for (const uint32_t head_dim : kHeadDims) {
     for (int exponent = -60; exponent < 24; ++exponent) {
       auto vectors = RandomNormal(64 * head_dim, static_cast<uint64_t>(exponent + 100));
       for (float& number : vectors) number = std::ldexp(number, exponent);

@@ -57,7 +57,7 @@ TEST(TokenVectorsTest, RandomVectorsOfAllSizes) {
 }
 
 TEST(TokenVectorsTest, HardVectors) {
-  for (const size_t head_dim : {64u, 128u}) {
+  for (const size_t head_dim : {64u, 128u, 256u}) {
     for (const auto& [code, numbers] : HardVectors(head_dim)) {
       SCOPED_TRACE(testing::Message() << "code " << code << ", largest " << numbers.back());
       uint64_t first = 0;

@@ -77,7 +77,7 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
         const float radius = pool.host().Entries(block, 1, head)[place].radius;
         ASSERT_NEAR(rank, want + kRadiusWeight * scale * std::sqrt(norm) * radius, 1e-5);
         largest = std::max(largest, std::abs(want));
-        // f32 sums of up to 128 products of order 1.
+        // f32 sums of up to 256 products of order 1.
         ASSERT_NEAR(score, want, 1e-5) << "row " << row << " cluster " << c;
       }
     }
@@ -89,7 +89,7 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryGroupSize) {
-  for (uint32_t group = 1; group <= 8; ++group) {
+  for (const uint32_t group : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 16u}) {
     SCOPED_TRACE(group);
     CheckAgainstDoubles(kBf16Kv, 128, group);
   }
@@ -101,6 +101,8 @@ TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryLayout) {
     CheckAgainstDoubles(format, 128, 4);
     CheckAgainstDoubles(format, 64, 7);
     CheckAgainstDoubles(format, 64, 2);
+    CheckAgainstDoubles(format, 256, 2);
+    CheckAgainstDoubles(format, 256, 10);
   }
 }
 

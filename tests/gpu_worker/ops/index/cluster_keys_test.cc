@@ -106,7 +106,7 @@ class ClusterKeysTest : public testing::TestWithParam<BackendParam> {
 TEST_P(ClusterKeysTest, ClustersPartitionTheSegmentAndSumsAreRight) {
   for (const KvFormat& format : KvFormatsOf(*backend_)) {
     const DType dtype = format.prompt;
-    for (const uint32_t head_dim : {64u, 128u}) {
+    for (const uint32_t head_dim : kHeadDims) {
       for (const bool centre : {false, true}) {
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << head_dim << centre);
         const LayerKvImage kv = RandomKv(1500, 3, head_dim, dtype);
@@ -129,7 +129,7 @@ TEST_P(ClusterKeysTest, NoRoundsAssignsToTheKeysAtTheStride) {
     // Centroids are rounded to bf16; the second best is a whole unit away, mostly.
     const double tolerance = dtype == DType::kBf16 ? 0.05 : 1e-4;
     for (const int32_t num_tokens : {1024, 3072, 8192}) {
-      for (const size_t d : {size_t{64}, size_t{128}}) {
+      for (const size_t d : {size_t{64}, size_t{128}, size_t{256}}) {
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << num_tokens << " " << d);
         const LayerKvImage kv = RandomKv(num_tokens, 1, static_cast<uint32_t>(d), dtype);
         const auto assignment = Run(kv, 0, num_tokens, 0, false).assignment;

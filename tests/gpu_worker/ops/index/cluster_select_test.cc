@@ -251,7 +251,7 @@ TEST_P(ClusterSelectTest, EmptyIndexesAndZeroBudgets) {
 
 TEST_P(ClusterSelectTest, AgreesWithSortingOnRaggedBatches) {
   std::mt19937 random(11);
-  for (const int32_t group : {1, 2, 4, 7, 8}) {
+  for (const int32_t group : {1, 2, 4, 7, 8, 9, 10, 16}) {
     const int64_t max_clusters = 1024;
     const int32_t kv_heads = 2, query_heads = kv_heads * group;
     const std::vector<SelectionBudget> budgets = {

@@ -116,7 +116,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(EstimateTest, AgreesWithDoublesForEveryGroupSize) {
-  for (uint32_t group = 1; group <= 8; ++group) {
+  for (const uint32_t group : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 16u}) {
     SCOPED_TRACE(group);
     CheckAgainstDoubles(kBf16Kv, 128, group, 1.0f);
   }
@@ -128,6 +128,8 @@ TEST_P(EstimateTest, AgreesWithDoublesForEveryLayout) {
     CheckAgainstDoubles(format, 128, 4, 1.0f);
     CheckAgainstDoubles(format, 64, 7, 1.0f);
     CheckAgainstDoubles(format, 64, 3, 1.0f);
+    CheckAgainstDoubles(format, 256, 2, 1.0f);
+    CheckAgainstDoubles(format, 256, 10, 1.0f);
   }
 }
 

@@ -290,9 +290,9 @@ constexpr double kTolerance = 3e-3;
 TEST_P(PageSelectTest, ChoosesTheBestPagesAndTellsTheRest) {
   for (const KvFormat& format : KvFormatsOf(*backend_)) {
     if (format.token_code_bits == 0) continue;
-    for (const uint32_t head_dim : {64u, 128u}) {
+    for (const uint32_t head_dim : kHeadDims) {
       MakeSegment(format, head_dim);
-      for (const uint32_t group : {1u, 3u, 4u, 7u, 8u}) {
+      for (const uint32_t group : {1u, 3u, 4u, 7u, 8u, 10u, 16u}) {
         SCOPED_TRACE(testing::Message() << format.name << ", " << head_dim << ", " << group);
         const std::vector<SequenceCase> batch = {{true, {130, 61}, 100, 1},
                                                  {false, {0, 0}, 100, 2},

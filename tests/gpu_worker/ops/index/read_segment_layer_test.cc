@@ -60,6 +60,7 @@ TEST_P(ReadSegmentLayerTest, PutsTheTokensBackBitByBit) {
   for (const KvFormat& format : KvFormatsOf(*backend_)) {
     geometries.push_back({2, 2, 64, format});
     geometries.push_back({1, 3, 128, format});
+    geometries.push_back({1, 1, 256, format});
   }
   for (const KvGeometry& geometry : geometries) {
     for (const uint32_t num_tokens : {1024u, 8192u}) {

@@ -148,7 +148,7 @@ class UnseenMassTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(UnseenMassTest, AgreesWithDoublesForEveryGroup) {
-  for (uint32_t group = 1; group <= 8; ++group) {
+  for (const uint32_t group : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 10u, 16u}) {
     SCOPED_TRACE(group);
     ExpectRight(
         Run({{Blocks(3), 70}, {{}, 0}, {{3}, 1}, {Blocks(38), 130}}, group, 1.0f, 5, false, group));

@@ -303,7 +303,7 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(const KvFormat& format, uint32_t h
 
 TEST_P(WriteSegmentTest, PagesHoldTheTokensOfTheirClusters) {
   for (const KvFormat& format : KvFormatsOf(*backend_)) {
-    for (const uint32_t head_dim : {64u, 128u}) {
+    for (const uint32_t head_dim : kHeadDims) {
       SCOPED_TRACE(testing::Message() << format.name << head_dim);
       WriteTwoLayersAndCheck(format, head_dim);
     }

@@ -56,6 +56,20 @@ TEST_P(EmbeddingTest, ReadsHalfPrecision) {
   EXPECT_EQ(data_.Values(out), data_.Rounded(std::vector<float>{0x1p-24f, 65504.0f, 1.0f, -2.0f}));
 }
 
+TEST_P(EmbeddingTest, ScalesBeforeRounding) {
+  const auto table = data_.UploadMatrix(std::vector<float>{1, -3, 1000, 0.5f}, 2, 2, DType::kF32);
+  const DeviceBuffer ids = data_.Upload(std::vector<int32_t>{1, 0});
+  const auto out = data_.Poisoned(2, 2);
+  ASSERT_TRUE(backend_->ops->model()
+                  .Embedding(*backend_->stream, {.token_ids = ids.as<const int32_t>(),
+                                                 .table = table.view,
+                                                 .scale = 54.6f,
+                                                 .out = out.view})
+                  .ok());
+  EXPECT_EQ(data_.Values(out),
+            data_.Rounded(std::vector<float>{54.6f * 1000, 54.6f * 0.5f, 54.6f, 54.6f * -3}));
+}
+
 TEST_P(EmbeddingTest, RefusesAnOutputOfAnotherShape) {
   const auto table = data_.UploadMatrix(RandomNormal(8, 1), 2, 4, DType::kF32);
   const DeviceBuffer ids = data_.Upload(std::vector<int32_t>{1});

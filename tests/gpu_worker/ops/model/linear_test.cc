@@ -182,7 +182,7 @@ TEST_P(LinearTest, GatesTheFirstHalfOfTheFeaturesByTheOther) {
                            size.in, DType::kBf16);
     const auto linear = Prepare(weight.view);
     const auto w = data_.Values(weight);
-    std::vector<double> want;
+    std::vector<double> want, gelu;
     for (int64_t r = 0; r < size.rows; ++r) {
       const auto product = [&](int64_t feature) {
         double sum = 0;
@@ -194,7 +194,10 @@ TEST_P(LinearTest, GatesTheFirstHalfOfTheFeaturesByTheOther) {
       };
       for (int64_t o = 0; o < half; ++o) {
         const double gate = product(o);
-        want.push_back(gate / (1 + std::exp(-gate)) * product(half + o));
+        const double up = product(half + o);
+        want.push_back(gate / (1 + std::exp(-gate)) * up);
+        const double inner = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+        gelu.push_back(gate / 2 * (1 + std::tanh(inner)) * up);
       }
     }
     for (const bool decode : {false, true}) {
@@ -219,6 +222,12 @@ TEST_P(LinearTest, GatesTheFirstHalfOfTheFeaturesByTheOther) {
                     apart[static_cast<size_t>(r * half + o)]);
         }
       }
+      // Another activation of the same products.
+      args.out = out.view;
+      args.activation = GatedActivation::kGeluTanh;
+      ASSERT_TRUE(backend_->ops->model().GatedLinear(*backend_->stream, args).ok());
+      EXPECT_LE(RelativeError(data_.Values(out), gelu), 2 * GetParam().matmul_tolerance);
+      args.activation = GatedActivation::kSilu;
       // A row does not depend on how many there are.
       if (!decode) continue;
       args.in = in.view.Rows(0, 1);

@@ -34,6 +34,22 @@ TEST_P(RmsNormTest, NormalizesByHand) {
   EXPECT_EQ(got[2], 0);
 }
 
+TEST_P(RmsNormTest, ScalesWhatIsNormalized) {
+  const auto in = data_.Activations(std::vector<float>{3, 4, 0, 0}, 1, 4);
+  const auto weight = data_.UploadMatrix(std::vector<float>{1, 2, 3, 4}, 1, 4, DType::kBf16);
+  const auto out = data_.Poisoned(1, 4);
+  ASSERT_TRUE(backend_->ops->model()
+                  .RmsNorm(*backend_->stream, {.in = in.view,
+                                               .weight = weight.view,
+                                               .epsilon = 1e-12f,
+                                               .scale = 0.3f,
+                                               .out = out.view})
+                  .ok());
+  const std::vector<float> got = data_.Values(out);
+  EXPECT_NEAR(got[0], 0.36, data_.Tolerance());
+  EXPECT_NEAR(got[1], 0.96, 2 * data_.Tolerance());
+}
+
 TEST_P(RmsNormTest, FollowsDoublesInPlaceAndOutOfPlace) {
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     for (const int64_t cols : {1, 31, 32, 33, 128, 3000}) {
@@ -93,6 +109,41 @@ TEST_P(RmsNormTest, NormalizesEveryHeadOfARowAlone) {
                 std::vector<float>(want.begin() + row * kHeads * width,
                                    want.begin() + (row + 1) * kHeads * width));
     }
+  }
+}
+
+TEST_P(RmsNormTest, AddsToWhatIsThereAndToWeights) {
+  for (const int64_t cols : {1, 31, 128, 3000}) {
+    constexpr int64_t kRows = 3;
+    const auto size = static_cast<size_t>(kRows * cols);
+    const auto x = data_.Rounded(RandomNormal(size, 1, 3.0f));
+    const auto before = data_.Rounded(RandomNormal(size, 3));
+    const auto weight =
+        data_.UploadMatrix(RandomNormal(static_cast<size_t>(cols), 2), 1, cols, DType::kBf16);
+    const auto in = data_.Activations(x, kRows, cols);
+    const auto out = data_.Activations(before, kRows, cols);
+    RmsNormArgs args = {.in = in.view,
+                        .weight = weight.view,
+                        .epsilon = 0.01f,
+                        .weight_offset = 1,
+                        .out = out.view,
+                        .accumulate = true};
+    ASSERT_TRUE(backend_->ops->model().RmsNorm(*backend_->stream, args).ok());
+    const std::vector<float> w = data_.Values(weight);
+    std::vector<double> want;
+    for (int64_t row = 0; row < kRows; ++row) {
+      double squares = 0;
+      const auto first = static_cast<size_t>(row * cols);
+      for (size_t i = 0; i < w.size(); ++i) squares += double{x[first + i]} * x[first + i];
+      const double factor = 1 / std::sqrt(squares / static_cast<double>(cols) + double{0.01f});
+      for (size_t i = 0; i < w.size(); ++i) {
+        want.push_back(before[first + i] + x[first + i] * factor * (1.0 + w[i]));
+      }
+    }
+    EXPECT_LE(RelativeError(data_.Values(out), want), data_.Tolerance()) << cols;
+    args.out = in.view;
+    EXPECT_EQ(backend_->ops->model().RmsNorm(*backend_->stream, args).code(),
+              absl::StatusCode::kInvalidArgument);
   }
 }
 

@@ -126,6 +126,66 @@ TEST_P(RopeTest, FollowsDoublesFarOutAndForAllSizes) {
   }
 }
 
+// What is behind the rotated numbers of a head stays.
+TEST_P(RopeTest, RotatesAPartOfEachHead) {
+  for (const uint32_t head_dim : {4u, 64u, 96u, 128u}) {
+    const uint32_t rotated = head_dim / 4 * 3 / 2 * 2;
+    const uint32_t half = rotated / 2;
+    constexpr size_t kRows = 3, kHeads = 2;
+    std::vector<float> inv_freq;
+    for (uint32_t i = 0; i < half; ++i) inv_freq.push_back(1.0f / static_cast<float>(i + 1));
+    const std::vector<int32_t> positions = {0, 5, 911};
+    const Table table = MakeTable(positions, inv_freq, 1.0f);
+    const auto x = data_.Rounded(RandomNormal(kRows * kHeads * head_dim, 4));
+    const auto matrix = data_.Activations(x, kRows, int64_t{kHeads} * head_dim);
+    ASSERT_TRUE(backend_->ops->model()
+                    .Rope(*backend_->stream, {.x = matrix.view,
+                                              .head_dim = head_dim,
+                                              .rotated_dims = rotated,
+                                              .cos = table.cos.as<const float>(),
+                                              .sin = table.sin.as<const float>()})
+                    .ok());
+    std::vector<double> want(x.begin(), x.end());
+    for (size_t h = 0; h < kRows * kHeads; ++h) {
+      for (size_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(positions[h / kHeads]) * inv_freq[i];
+        const double c = std::cos(double{angle}), s = std::sin(double{angle});
+        const size_t a = h * head_dim + i, b = a + half;
+        want[a] = x[a] * c - x[b] * s;
+        want[b] = x[b] * c + x[a] * s;
+      }
+    }
+    EXPECT_LE(RelativeError(data_.Values(matrix), want), data_.Tolerance()) << head_dim;
+  }
+}
+
+TEST_P(RopeTest, ATableMayGrowWithThePosition) {
+  const std::vector<int32_t> positions = {0, 15, 16, 33, 4000};
+  const DeviceBuffer position_buffer = data_.Upload(positions);
+  const DeviceBuffer inv_freq = data_.Upload(std::vector<float>{0.5f, 0.01f});
+  const DeviceBuffer cos = data_.Allocate(positions.size() * 2 * sizeof(float));
+  const DeviceBuffer sin = data_.Allocate(positions.size() * 2 * sizeof(float));
+  RopeTableArgs args = {.positions = position_buffer.as<const int32_t>(),
+                        .inv_freq = inv_freq.as<const float>(),
+                        .attention_factor = 1.5f,
+                        .growth = 0.1f,
+                        .growth_positions = 16,
+                        .cos = cos.as<float>(),
+                        .sin = sin.as<float>()};
+  ASSERT_TRUE(backend_->ops->model().RopeTable(*backend_->stream, args).ok());
+  const auto got_cos = data_.Download<float>(cos), got_sin = data_.Download<float>(sin);
+  for (size_t i = 0; i < got_cos.size(); ++i) {
+    const int32_t position = positions[i / 2];
+    const double angle = static_cast<float>(position) * (i % 2 == 0 ? 0.5f : 0.01f);
+    const double factor = 1.5 * (1 + 0.1 * std::log(1.0 + position / 16));
+    EXPECT_NEAR(got_cos[i], std::cos(angle) * factor, 1e-5) << i;
+    EXPECT_NEAR(got_sin[i], std::sin(angle) * factor, 1e-5) << i;
+  }
+  args.growth_positions = 0;
+  EXPECT_EQ(backend_->ops->model().RopeTable(*backend_->stream, args).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST_P(RopeTest, RefusesOddHeadsAndShortTables) {
   const auto x = data_.Poisoned(2, 6);
   const DeviceBuffer table = data_.Allocate(2 * sizeof(float));

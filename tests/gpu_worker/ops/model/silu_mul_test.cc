@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/backends.h"
@@ -54,6 +55,54 @@ TEST_P(SiluMulTest, HoldsAtTheEndsOfTheRange) {
   EXPECT_EQ(got[4], 0);
   EXPECT_NEAR(got[0], 0, 1e-7);
   for (size_t i = 5; i < 8; ++i) EXPECT_EQ(got[i], gate[i]);
+}
+
+TEST_P(SiluMulTest, GeluByTanhFollowsDoubles) {
+  for (const int64_t cols : {1, 33, 1000}) {
+    auto gate = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 1, 5.0f));
+    const auto up = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 2));
+    gate[0] = cols == 1 ? -1e30f : 100.0f;
+    const auto g = data_.Activations(gate, 1, cols), u = data_.Activations(up, 1, cols);
+    const auto out = data_.Poisoned(1, cols);
+    ASSERT_TRUE(backend_->ops->model()
+                    .SiluMul(*backend_->stream, {.gate = g.view,
+                                                 .up = u.view,
+                                                 .out = out.view,
+                                                 .activation = GatedActivation::kGeluTanh})
+                    .ok());
+    std::vector<double> want;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double x = gate[i];
+      const double inner = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+      want.push_back(x / 2 * (1 + std::tanh(inner)) * up[i]);
+    }
+    if (cols == 1) {
+      EXPECT_NEAR(data_.Values(out)[0], 0, 1e-6);
+    } else {
+      EXPECT_LE(RelativeError(data_.Values(out), want), data_.Tolerance());
+    }
+  }
+}
+
+TEST_P(SiluMulTest, ClampedSwigluFollowsDoubles) {
+  for (const int64_t cols : {1, 33, 1000}) {
+    const auto gate = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 1, 6.0f));
+    const auto up = data_.Rounded(RandomNormal(static_cast<size_t>(cols), 2, 6.0f));
+    const auto g = data_.Activations(gate, 1, cols), u = data_.Activations(up, 1, cols);
+    const auto out = data_.Poisoned(1, cols);
+    ASSERT_TRUE(backend_->ops->model()
+                    .SiluMul(*backend_->stream, {.gate = g.view,
+                                                 .up = u.view,
+                                                 .out = out.view,
+                                                 .activation = GatedActivation::kClampedSwiglu})
+                    .ok());
+    std::vector<double> want;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const double x = std::min(double{gate[i]}, 7.0);
+      want.push_back(x / (1 + std::exp(-1.702 * x)) * (std::clamp(double{up[i]}, -7.0, 7.0) + 1));
+    }
+    EXPECT_LE(RelativeError(data_.Values(out), want), data_.Tolerance());
+  }
 }
 
 TEST_P(SiluMulTest, RefusesDifferentShapes) {

@@ -14,7 +14,7 @@ using namespace test_support;
 
 TEST(AttendChunkTest, AttendsScatteredTokensInAnyNumberOfChunks) {
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
-    for (const uint32_t dim : {64u, 128u}) {
+    for (const uint32_t dim : kHeadDims) {
       for (int32_t group = 1; group <= kMaxGroup; ++group) {
         constexpr size_t kTokens = 3 * kChunkTokens + 5;
         const auto keys = RandomNormal(kTokens * dim, 1), values = RandomNormal(kTokens * dim, 2);

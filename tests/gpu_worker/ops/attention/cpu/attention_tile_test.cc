@@ -51,7 +51,7 @@ TEST(AttentionTileTest, PacksQueriesScaledAndTransposed) {
 }
 
 TEST(AttentionTileTest, TransposesValuesOfAnyNumberOfKeys) {
-  for (const int64_t dim : {64, 128}) {
+  for (const int64_t dim : {64, 128, 256}) {
     for (const int64_t keys : {1, 7, 8, 31, 33, 128}) {
       const auto values = RandomNormal(static_cast<size_t>(keys * dim), 2);
       const int64_t padded = (keys + 31) / 32 * 32;

@@ -84,10 +84,10 @@ class CudaPrefillKernelTest : public testing::TestWithParam<PrefillKernel> {
     return got;
   }
 
-  bool IsHere(PrefillKernel kernel) {
-    const Case c = {64, 1, 1, 0, 1};
+  bool IsHere(PrefillKernel kernel, uint32_t head_dim = 64) {
+    const Case c = {head_dim, 1, 1, 0, 1};
     const auto kv = MakeKv(c, 1);
-    const auto q = data_->Poisoned(1, 64);
+    const auto q = data_->Poisoned(1, head_dim);
     return kernel <= context_->Choose({.queries = q.view, .kv = kv.view(), .out = q.view});
   }
 
@@ -98,9 +98,12 @@ class CudaPrefillKernelTest : public testing::TestWithParam<PrefillKernel> {
 
 TEST_P(CudaPrefillKernelTest, AgreesWithThePlainKernel) {
   if (!IsHere(GetParam())) GTEST_SKIP() << "not on this device";
-  for (const Case& c : {Case{128, 2, 4, 0, 1}, Case{128, 2, 4, 0, 700}, Case{128, 1, 7, 1000, 129},
-                        Case{128, 8, 4, 3000, 1024}, Case{64, 2, 7, 0, 700},
-                        Case{64, 1, 8, 1111, 257}, Case{64, 3, 1, 127, 2}}) {
+  for (const Case& c :
+       {Case{128, 2, 4, 0, 1}, Case{128, 2, 4, 0, 700}, Case{128, 1, 7, 1000, 129},
+        Case{128, 8, 4, 3000, 1024}, Case{64, 2, 7, 0, 700}, Case{64, 1, 8, 1111, 257},
+        Case{64, 3, 1, 127, 2}, Case{128, 2, 10, 0, 300}, Case{128, 1, 16, 500, 129},
+        Case{256, 2, 2, 0, 1}, Case{256, 2, 2, 0, 700}, Case{256, 1, 16, 1111, 257}}) {
+    if (!IsHere(GetParam(), c.head_dim)) continue;
     const auto kv = MakeKv(c, c.first_token + c.num_queries);
     const auto q = RandomNormal(
         static_cast<size_t>(c.num_queries) * c.kv_heads * c.group * c.head_dim, 3, 3.0f);
@@ -120,7 +123,9 @@ TEST_P(CudaPrefillKernelTest, AgreesWithThePlainKernelInAWindow) {
        {Case{128, 2, 4, 0, 700, {.tokens = 128}}, Case{128, 1, 7, 1000, 129, {.tokens = 100}},
         Case{128, 8, 4, 3000, 1024, {.tokens = 1024}}, Case{64, 2, 7, 0, 700, {.tokens = 1}},
         Case{64, 1, 8, 1111, 257, {.tokens = 65}}, Case{64, 3, 1, 127, 2, {.tokens = 2}},
-        Case{128, 2, 4, 6000, 900, kSteps}, Case{64, 1, 8, 0, 5000, kSteps}}) {
+        Case{128, 2, 4, 6000, 900, kSteps}, Case{64, 1, 8, 0, 5000, kSteps},
+        Case{256, 2, 2, 1000, 300, {.tokens = 512}}, Case{256, 1, 4, 0, 4500, kSteps}}) {
+    if (!IsHere(GetParam(), c.head_dim)) continue;
     const auto kv = MakeKv(c, c.first_token + c.num_queries);
     const auto q = RandomNormal(
         static_cast<size_t>(c.num_queries) * c.kv_heads * c.group * c.head_dim, 3, 3.0f);
@@ -135,7 +140,8 @@ TEST_P(CudaPrefillKernelTest, AgreesWithThePlainKernelInAWindow) {
 
 TEST_P(CudaPrefillKernelTest, AResultDoesNotDependOnTheChunk) {
   if (!IsHere(GetParam())) GTEST_SKIP() << "not on this device";
-  for (const uint32_t head_dim : {64u, 128u}) {
+  for (const uint32_t head_dim : kHeadDims) {
+    if (!IsHere(GetParam(), head_dim)) continue;
     const Case c = {head_dim, 2, 3, 0, 1500};
     const auto kv = MakeKv(c, c.num_queries);
     const size_t cols = size_t{6} * c.head_dim;
