@@ -309,8 +309,8 @@ LATENCY = Dashboard(
          Panel("Drafts",
                "Guessed tokens (--speculation) that steps have tried: drawn, and so without a step of their own, or not.",
                TOKENS_PER_SECOND,
-               ((total_rate(worker("retroinfer_drafts_accepted_total")), "accepted"),
-                (total_rate(worker("retroinfer_drafts_rejected_total")), "rejected"))))),
+               ((total_rate(worker("retroinfer_accepted_draft_tokens_total")), "accepted"),
+                (total_rate(worker("retroinfer_rejected_draft_tokens_total")), "rejected"))))),
      Row("Whole requests", (
          Panel("Whole requests",
                "From the arrival of a request to its end.",
