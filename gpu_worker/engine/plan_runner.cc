@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/clock/steady_now.h"
+#include "common/log/check.h"
 #include "gpu_worker/engine/request_errors.h"
 #include "spdlog/spdlog.h"
 
@@ -381,6 +382,7 @@ StepCommand::Row PlanRunner::RowOf(const LiveRequest& live, int64_t ahead) {
     row.token = live.forced->Fed(ahead);
     row.target = live.forced->Told(ahead);
   } else if (ahead > 0) {
+    RI_CHECK(live.drafting.has_value() && ahead <= std::ssize(live.drafting->draft()));
     row.token = live.drafting->draft()[static_cast<size_t>(ahead) - 1];
   }
   return row;
