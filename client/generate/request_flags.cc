@@ -205,6 +205,15 @@ void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
       ->check(CLI::IsMember({"exact", "generated"}))
       ->group(kRequestGroup);
   app.add_option_function<std::string>(
+         "--speculation",
+         [request](const std::string& speculation) {
+           request->set_speculation(speculation == "off" ? v1::SPECULATION_OFF
+                                                         : v1::SPECULATION_AUTO);
+         },
+         "off or auto: whether steps may try drafts of the next tokens, where the server does that")
+      ->check(CLI::IsMember({"off", "auto"}))
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
          "--timeout",
          [request](const std::string& text) {
            absl::Duration timeout;

@@ -35,7 +35,7 @@ constexpr std::string_view kNames[] = {
     "presence-penalty", "priority", "quality", "quiet", "raw", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
     "reserve", "restarts", "restore-threads", "result-file", "retries", "retrieval", "retrieval-ratio", "reuse", "rope-scaling", "seed", "segments",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
-    "socket-dir", "some-name", "stop", "strict-parameters", "stride", "streaming-window", "suspended-kv-bytes",
+    "socket-dir", "some-name", "speculation", "stop", "strict-parameters", "stride", "streaming-window", "suspended-kv-bytes",
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "target-change", "target-perplexity", "tenant", "tenants-file", "text",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",

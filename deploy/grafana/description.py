@@ -305,7 +305,12 @@ LATENCY = Dashboard(
                TOKENS,
                ((f"({total_rate(worker('retroinfer_generation_tokens_total'))} + "
                  f"{total_rate(worker('retroinfer_scored_tokens_total'))}) / "
-                 f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "tokens a step"),)))),
+                 f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "tokens a step"),)),
+         Panel("Drafts",
+               "Guessed tokens (--speculation) that steps have tried: drawn, and so without a step of their own, or not.",
+               TOKENS_PER_SECOND,
+               ((total_rate(worker("retroinfer_accepted_draft_tokens_total")), "accepted"),
+                (total_rate(worker("retroinfer_rejected_draft_tokens_total")), "rejected"))))),
      Row("Whole requests", (
          Panel("Whole requests",
                "From the arrival of a request to its end.",

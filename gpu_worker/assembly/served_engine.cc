@@ -28,8 +28,7 @@ namespace retroinfer {
 namespace {
 
 constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at least
-// Between two signs of progress while loading, on a slow disk.
-constexpr absl::Duration kLongestStep = absl::Minutes(5);
+constexpr absl::Duration kLongestStep = absl::Minutes(5);  // between signs of progress
 
 WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvFormat& format) {
   WaveIndexSettings settings;
@@ -428,6 +427,7 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
            .inter_token_target = options_.inter_token_target,
            .ahead = backend_.ahead,
            .reserves_all = options_.reserve == "all",
+           .drafts = options_.speculation == "auto",
            .on_progress = [this] { notifier_.Feed(); }},
           std::move(parts)));
   return absl::OkStatus();

@@ -90,9 +90,10 @@ class AttentionPolicy {
   virtual absl::StatusOr<bool> ReadyForStep(const SequenceKv& /*sequence*/) { return true; }
   // Whether a segment of the sequence begins to be attended through its index in the next step.
   virtual bool GoesLive(const SequenceKv& /*sequence*/) const { return false; }
-  // How many known tokens of the sequence may go into the next step as neighbouring rows, with the
-  // results of one step each: each row attends to the rows before it, and no segment goes live
-  // between them.
+  // How many tokens of the sequence, known or drafted, may go into the next step as neighbouring
+  // rows, with the results of one step each: each row attends to the rows before it, and no segment
+  // goes live between them. Behind the step num_tokens may be set back over rows that turned out to
+  // be wrong, all but the first one: they have replaced nothing.
   virtual int64_t RowsTogether(const SequenceKv& /*sequence*/) const { return 1; }
   // Whether setting num_tokens back from `total_tokens` to `prompt_tokens` restores the state after
   // prefill: the generated tokens have replaced nothing.

@@ -150,6 +150,12 @@ absl::StatusOr<bool> StreamingPolicy::FinishPrefill(SequenceKv& sequence) {
 
 // --- Steps
 
+// The window moves where a block begins.
+int64_t StreamingPolicy::RowsTogether(const SequenceKv& sequence) const {
+  const int64_t behind_sink = std::max<int64_t>(0, sequence.num_tokens - kSinkTokens);
+  return kDenseBlockTokens - behind_sink % kDenseBlockTokens;
+}
+
 absl::Status StreamingPolicy::BeginStep(std::span<SequenceKv* const> batch) {
   batch_.assign(batch.begin(), batch.end());
   for (SequenceKv* const sequence : batch) {

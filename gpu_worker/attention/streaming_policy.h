@@ -47,6 +47,7 @@ class StreamingPolicy final : public AttentionPolicy {
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
+  int64_t RowsTogether(const SequenceKv& sequence) const override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return dense_.UploadStep(); }

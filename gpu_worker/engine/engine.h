@@ -63,6 +63,7 @@ struct EngineStats {
   uint64_t preemptions = 0, resumptions = 0;  // times that requests were suspended, and resumed
   uint64_t memory_stalls = 0;  // times that a request stalled for lack of device memory
   uint64_t decode_steps = 0;
+  uint64_t drafts_accepted = 0, drafts_rejected = 0;  // drafted tokens that steps have tried
   // Busy time of the engine's thread: waiting for the device or for work is left out.
   double busy_seconds = 0;
   double decode_host_seconds = 0;  // busy time within decode steps, without masks

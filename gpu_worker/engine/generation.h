@@ -35,6 +35,7 @@ struct GenerationRequest {
   std::string cache_salt;  // shares KV with requests of the same salt only
   KvReuse reuse = KvReuse::kExact;
   bool shares_kv = true;  // false: its KV gets no names, and it reads none that has one
+  bool drafts = true;     // steps may try drafts of its next tokens, where the engine does that
   int32_t priority = 0;   // lower runs first; equal: the tenant that was served least
   // The tenant that is charged, and whose limits hold. Null: the tenant without a name.
   std::shared_ptr<const common::Tenant> tenant;
@@ -103,6 +104,8 @@ struct GenerationResult {
   int64_t cached_tokens = 0;
   int64_t cached_generated_tokens = 0;  // cached tokens from the first on whose KV is not exact
   int64_t completion_tokens = 0;
+  int64_t drafts_accepted = 0;  // of these tokens, drafted ones: they took no step of their own
+  int64_t drafts_rejected = 0;  // drafted tokens that a step has tried, and that were not drawn
   int32_t num_suspensions = 0;  // how often the request was suspended
   uint64_t seed = 0;
   absl::Duration queue_time;

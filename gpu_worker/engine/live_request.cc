@@ -64,6 +64,8 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
       .cached_generated_tokens = std::max<int64_t>(
           0, live.sequence->kv.cached_end - live.sequence->kv.lineage.exact_end()),
       .completion_tokens = live.num_generated,
+      .drafts_accepted = live.drafts_accepted,
+      .drafts_rejected = live.drafts_rejected,
       .num_suspensions = live.sequence->num_suspensions,
       .seed = live.request.sampling.seed,
       .queue_time = (began ? live.prefill_begun : now) - live.submitted,

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "gpu_worker/engine/block_demand.h"
 #include "gpu_worker/engine/client_event.h"
+#include "gpu_worker/engine/drafting.h"
 #include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
@@ -87,6 +88,9 @@ struct LiveRequest {
   int64_t num_generated = 0;           // or measured, of continuations
   std::optional<DrawnToken> first;     // told when the prompt is measured, too
   std::optional<ForcedTokens> forced;  // of a request that measures continuations
+  std::optional<Drafting> drafting;    // of one whose steps may have rows for drafts
+  int64_t drafts_accepted = 0;         // tokens that were drafted, and drawn
+  int64_t drafts_rejected = 0;         // ... and not: fed for nothing
   int64_t prompt_tokens_done = 0;      // prompt tokens that the statistics have counted
   int64_t prompt_tokens_told = -1;     // prompt tokens that the client was told of
 

@@ -18,6 +18,7 @@
 #include "common/log/check.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/engine/draft_tending.h"
 #include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/engine/sampling_validation.h"
 #include "gpu_worker/engine/segment_claim.h"
@@ -285,6 +286,7 @@ void LocalEngine::Loop() {
 }
 
 bool LocalEngine::RunOnce() {
+  TendDrafts(live_);
   const SchedulerInput& input =
       observation_.Observe(live_, cancel_all_, forget_costs_.exchange(false));
   TellExpectedWait(input);
@@ -342,6 +344,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
                              AnswerGrowth::TokensAtFirst(request), options_.reserves_all);
   live->takes_in_order = sequence.policy->TakesInOrder(kv);
+  if (options_.drafts && request.drafts && !IsScoring(request)) live->drafting.emplace(kv.prompt);
   live_.push_back(std::move(live));
 }
 

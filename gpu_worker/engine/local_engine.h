@@ -51,6 +51,7 @@ struct LocalEngineOptions {
   absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
   AheadShares ahead;                                           // SchedulerOptions
   bool reserves_all = false;  // device memory for all of max_tokens when a request begins
+  bool drafts = false;        // steps try drafts of what comes next, of requests that allow it
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
   // Called by the loop, on its thread, with what the scheduler was told and the plan that it made,

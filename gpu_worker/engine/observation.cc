@@ -200,10 +200,14 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   Sequence& sequence = *live.sequence;
   AttentionPolicy& policy = *sequence.policy;
   const bool is_saving = sources_.exchange->IsSaving(sequence.id());
+  const int64_t most_more =
+      std::min(policy.RowsTogether(sequence.kv), std::max<int64_t>(1, description.free_tokens)) - 1;
   if (live.forced.has_value()) {
-    description.more_rows = std::min({live.forced->left(), policy.RowsTogether(sequence.kv),
-                                      std::max<int64_t>(1, description.free_tokens)}) -
-                            1;
+    description.more_rows = std::min(live.forced->left() - 1, most_more);
+  } else if (live.drafting.has_value()) {
+    description.more_rows = std::min({std::ssize(live.drafting->draft()), most_more,
+                                      std::max<int64_t>(1, description.tokens_left) - 1});
+    description.draft_chance = live.drafting->chance();
   }
   if (executor_.parts().suspended != nullptr) {
     ASSIGN_OR_RETURN(description.can_suspend, policy.CanSuspend(sequence.kv));

@@ -47,6 +47,7 @@ void OutputDelivery::EmitDrawn(LiveRequest& live, const DrawnToken& drawn) {
   live.next_token = drawn.token.token;
   if (!drawn.allowed.ok()) return End(live, FinishReason::kError, drawn.allowed);
   live.sequence->kv.lineage.Append(drawn.token.token);
+  if (live.drafting.has_value()) live.drafting->Append(drawn.token.token);
   // Where the constraint lets nothing follow, no end token needs to be drawn.
   bool stop = false;
   if (live.text.has_value()) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/clock/steady_now.h"
+#include "common/log/check.h"
 #include "gpu_worker/engine/request_errors.h"
 #include "spdlog/spdlog.h"
 
@@ -363,14 +364,13 @@ void PlanRunner::RunDecodeStep(const StepPlan& plan) {
     for (LiveRequest* const live : batch_) delivery_.End(*live, FinishReason::kError, result_.step);
   }
   const size_t num_rows = result_.rows.size();  // none, where the step has failed
-  for (size_t i = 0; i < num_rows; ++i) {
-    batch_[i]->kv_bytes_read += result_.rows[i].bytes.read;
-    batch_[i]->kv_bytes_full += result_.rows[i].bytes.full;
-    batch_[i]->unseen.Add(result_.rows[i].unseen);
-  }
   const absl::Time now = common::SteadyNow();
   grown_.clear();
-  for (size_t i = 0; i < num_rows; ++i) TakeToken(*batch_[i], result_.rows[i].drawn, now);
+  const LiveRequest* before = nullptr;
+  for (size_t i = 0; i < num_rows; ++i) {
+    const bool is_first = std::exchange(before, batch_[i]) != batch_[i];
+    TakeRow(*batch_[i], result_.rows[i], !is_first, now);
+  }
   if (!grown_.empty()) GiveBack(grown_);
 }
 
@@ -381,8 +381,25 @@ StepCommand::Row PlanRunner::RowOf(const LiveRequest& live, int64_t ahead) {
   if (live.forced.has_value()) {
     row.token = live.forced->Fed(ahead);
     row.target = live.forced->Told(ahead);
+  } else if (ahead > 0) {
+    RI_CHECK(live.drafting.has_value() && ahead <= std::ssize(live.drafting->draft()));
+    row.token = live.drafting->draft()[static_cast<size_t>(ahead) - 1];
   }
   return row;
+}
+
+void PlanRunner::TakeRow(LiveRequest& live, const CommandResult::Row& row, bool is_more,
+                         absl::Time now) {
+  if (is_more && !live.forced.has_value()) {
+    const bool is_accepted = !row.is_rejected && live.phase == RequestPhase::kDecoding;
+    ++(is_accepted ? live.drafts_accepted : live.drafts_rejected);
+    ++(is_accepted ? counters_.drafts_accepted : counters_.drafts_rejected);
+  }
+  if (row.is_rejected) return;
+  live.kv_bytes_read += row.bytes.read;
+  live.kv_bytes_full += row.bytes.full;
+  live.unseen.Add(row.unseen);
+  TakeToken(live, row.drawn, now);
 }
 
 void PlanRunner::TakeToken(LiveRequest& live, const DrawnToken& token, absl::Time now) {

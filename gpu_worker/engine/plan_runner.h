@@ -73,6 +73,8 @@ class PlanRunner {
   void Finished(LiveRequest& live);
   // The row that feeds the request's token `ahead` of the next one.
   static StepCommand::Row RowOf(const LiveRequest& live, int64_t ahead);
+  // `is_more`: the row is not the request's first one of the step.
+  void TakeRow(LiveRequest& live, const CommandResult::Row& row, bool is_more, absl::Time now);
   void TakeToken(LiveRequest& live, const DrawnToken& token, absl::Time now);
   void GiveBack(std::span<LiveRequest* const> grown);
 

@@ -121,7 +121,9 @@ void SegmentExchange::SaveAtEnd(LiveRequest& live) {
       live.phase == RequestPhase::kDecoding || live.phase == RequestPhase::kSettling;
   if (!live.has_first_token() || !is_resident || live.sequence->PromptRowsLeft() > 0) return;
   const SequenceKv& kv = live.sequence->kv;
-  const int64_t tokens = std::max(kv.num_tokens, kv.prompt_tokens);
+  // A step may have made KV of tokens behind the one that ended the request, which have no names.
+  const int64_t end = kv.prompt_tokens + std::max<int64_t>(1, live.num_generated) - 1;
+  const int64_t tokens = std::max(std::min(kv.num_tokens, end), kv.prompt_tokens);
   const bool names_generated = kv.lineage.made_by().has_value();
   Save(live, names_generated ? tokens : kv.prompt_tokens);
 }

@@ -1,6 +1,7 @@
 #include "gpu_worker/executor/command_checker.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -351,6 +352,12 @@ bool CommandChecker::Fits(HeldSequence& held, int64_t position) {
   return false;
 }
 
+// Rows of the sequence in one step. A row that draws counts the drafts before it.
+int64_t CommandChecker::MostTogether(const HeldSequence& held) {
+  const int64_t most = held.draws() ? kMaxSamplingAhead + 1 : std::numeric_limits<int64_t>::max();
+  return std::min(most, std::max<int64_t>(1, held.sequence.policy->RowsTogether(held.sequence.kv)));
+}
+
 absl::Status CommandChecker::CheckRow(const StepCommand::Row& row, const HeldSequence& held) const {
   if (row.token < 0 || row.token >= vocab_size_) {
     return Refuse(row.id, absl::StrCat("token ", row.token, " of a vocabulary of ", vocab_size_));
@@ -384,8 +391,7 @@ absl::Status CommandChecker::CheckRows(const StepCommand& command) {
       num_together = 0;
     }
     ++num_together;
-    if (num_together > 1 &&
-        (held->draws() || num_together > held->sequence.policy->RowsTogether(kv))) {
+    if (num_together > MostTogether(*held)) {
       return Refuse(row.id, absl::StrCat(num_together, " rows of it in one step"));
     }
     if (row.position != kv.num_tokens + num_together - 1 || !Fits(*held, row.position)) {

@@ -55,6 +55,7 @@ class CommandChecker {
   absl::Status CheckSaves(const StepCommand& command) const;
   absl::Status CheckRows(const StepCommand& command);
   absl::Status CheckRow(const StepCommand::Row& row, const HeldSequence& held) const;
+  static int64_t MostTogether(const HeldSequence& held);
   // Whether the blocks that the sequence holds suffice for a token at `position`.
   static bool Fits(HeldSequence& held, int64_t position);
 

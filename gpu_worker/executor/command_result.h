@@ -50,6 +50,9 @@ struct CommandResult {
     DrawnToken drawn;  // or measured
     AttentionPolicy::BytesRead bytes;
     std::optional<double> unseen;
+    // The row came behind a token that the sequence did not get: what was drawn there means
+    // nothing, and the row's KV is not the sequence's.
+    bool is_rejected = false;
   };
 
   // Not OK: the command contradicts what the executor has, and nothing was done.

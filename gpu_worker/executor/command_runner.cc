@@ -351,17 +351,38 @@ void CommandRunner::RunStep(std::span<const StepCommand::Row> rows) {
   const absl::StatusOr<std::span<const StepResult>> results = executor_.Step(rows_);
   result_->step = results.status();
   if (!results.ok()) return;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const StepResult& result = (*results)[i];
+  for (size_t i = 0; i < rows.size();) i = TakeRows(rows, *results, i);
+}
+
+// What a row draws depends on its position and on the tokens before it, not on what shares its step
+// (docs/decisions/0094-several-tokens-a-step.md): a draft that is what the row before it has drawn
+// would have been fed in the next step, so that its own row's token is what that step would draw.
+// Of rows behind another draft nothing is kept: their KV is beyond the sequence's end, where the
+// next rows are written, and nothing in the background has read it.
+size_t CommandRunner::TakeRows(std::span<const StepCommand::Row> rows,
+                               std::span<const StepResult> results, size_t first) {
+  HeldSequence& held = At(rows[first].id);
+  bool is_kept = true;
+  size_t i = first;
+  for (; i < rows.size() && rows[i].id == rows[first].id; ++i) {
+    const StepResult& result = results[i];
     CommandResult::Row& row = result_->rows.emplace_back();
     row = {.id = rows[i].id, .drawn = {}, .bytes = result.bytes, .unseen = result.unseen};
-    HeldSequence& held = At(rows[i].id);
-    if (held.draws()) {
-      row.drawn = Count(held.sequence, *result.token);
+    row.drawn.token = *result.token;
+    if (!held.draws()) continue;
+    if (i > first) {
+      const DrawnToken& before = result_->rows[result_->rows.size() - 2].drawn;
+      is_kept = is_kept && before.allowed.ok() && !before.must_end &&
+                before.token.token == rows[i].token && result.is_drawn;
+    }
+    row.is_rejected = !is_kept;
+    if (is_kept) {
+      row.drawn = Count(held.sequence, std::move(row.drawn.token));
     } else {
-      row.drawn.token = *result.token;
+      --held.sequence.kv.num_tokens;
     }
   }
+  return i;
 }
 
 }  // namespace retroinfer

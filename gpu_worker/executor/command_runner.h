@@ -81,6 +81,10 @@ class CommandRunner {
   void Finish(HeldSequence& held);
   void Save(const StepCommand::Save& save);
   void RunStep(std::span<const StepCommand::Row> rows);
+  // Takes what came of the rows of one sequence, of which rows[first] is the first. Returns their
+  // end.
+  size_t TakeRows(std::span<const StepCommand::Row> rows, std::span<const StepResult> results,
+                  size_t first);
   static DrawnToken Count(Sequence& sequence, OutputToken token);
 
   Executor& executor_;

@@ -36,6 +36,7 @@ DecodeStep::DecodeStep(Device& device, Stream& stream, Transformer& model, Sampl
   sequences_.reserve(static_cast<size_t>(max_batch));
   sampling_.reserve(static_cast<size_t>(max_batch));
   targets_.reserve(static_cast<size_t>(max_batch));
+  fed_.reserve(static_cast<size_t>(max_batch));
   policies_.reserve(static_cast<size_t>(max_batch));
   results_.reserve(static_cast<size_t>(max_batch));
 }
@@ -58,12 +59,14 @@ absl::Status DecodeStep::Begin(std::span<const StepRow> rows) {
   sequences_.clear();
   sampling_.clear();
   targets_.clear();
+  fed_.clear();
   policies_.clear();
   for (size_t i = 0; i < rows.size(); ++i) {
     const StepRow& row = rows[i];
     inputs_.Host<int32_t>(kTokenIds)[i] = row.token;
     inputs_.Host<int32_t>(kPositions)[i] = static_cast<int32_t>(row.position);
     targets_.push_back(row.task == StepRow::Task::kMeasure ? row.target : -1);
+    fed_.push_back(row.token);
     sequences_.push_back(row.sequence);
     sampling_.push_back(row.sampling);
     if (policies_.empty() || policies_.back().policy != row.policy) {
@@ -77,7 +80,7 @@ absl::Status DecodeStep::Begin(std::span<const StepRow> rows) {
             .subspan(static_cast<size_t>(rows.first_row), static_cast<size_t>(rows.num_rows))));
   }
   if (windows_ != nullptr) RETURN_IF_ERROR(windows_->BeginStep(sequences_));
-  RETURN_IF_ERROR(sampler_.Prepare(sampling_, targets_));
+  RETURN_IF_ERROR(sampler_.Prepare(sampling_, targets_, fed_));
   shape_.clear();
   for (const PolicyRows& rows : policies_) {
     shape_.push_back(reinterpret_cast<uintptr_t>(rows.policy));
@@ -145,9 +148,11 @@ absl::StatusOr<std::span<const StepResult>> DecodeStep::Run(std::span<const Step
   results_.clear();
   for (const PolicyRows& part : policies_) {
     for (size_t row = 0; row < static_cast<size_t>(part.num_rows); ++row) {
-      results_.push_back({.token = &tokens[results_.size()],
+      const size_t index = results_.size();
+      results_.push_back({.token = &tokens[index],
                           .bytes = BytesOf(part, row),
-                          .unseen = part.policy->LastStepUnseen(row)});
+                          .unseen = part.policy->LastStepUnseen(row),
+                          .is_drawn = sampler_.IsDrawn(index)});
     }
     part.policy->LearnFromStep();
   }

@@ -50,7 +50,8 @@ class DecodeStep {
   //
   // REQUIRES: 1 <= rows.size() <= max_batch; rows of one policy are neighbours, and so are those of
   //           one sequence, in the order of their positions. Several rows of one sequence are no
-  //           more than AttentionPolicy::RowsTogether.
+  //           more than AttentionPolicy::RowsTogether, and of one that draws no more than
+  //           kMaxSamplingAhead + 1: each draws as if its token and those before it were certain.
   absl::StatusOr<std::span<const StepResult>> Run(std::span<const StepRow> rows);
 
   Counters counters() const;
@@ -88,6 +89,7 @@ class DecodeStep {
   std::vector<SequenceKv*> sequences_;
   std::vector<SamplingState*> sampling_;
   std::vector<int32_t> targets_;  // -1: the row draws
+  std::vector<int32_t> fed_;      // the rows' tokens
   std::vector<PolicyRows> policies_;
   std::vector<StepResult> results_;
 };

@@ -74,6 +74,7 @@ void Put(const CommandResult::Row& from, wire::RowResult& to) {
   to.set_bytes_read(from.bytes.read);
   to.set_bytes_full(from.bytes.full);
   if (from.unseen.has_value()) to.set_unseen(*from.unseen);
+  to.set_is_rejected(from.is_rejected);
 }
 
 template <typename From, typename To>
@@ -203,6 +204,7 @@ absl::Status ResultDecoder::Get(const wire::RowResult& from, CommandResult::Row&
   if (!are_bytes || !is_share) return Wrong("what no step can have read");
   to.bytes = {.read = from.bytes_read(), .full = from.bytes_full()};
   if (from.has_unseen()) to.unseen = from.unseen();
+  to.is_rejected = from.is_rejected();
   return absl::OkStatus();
 }
 

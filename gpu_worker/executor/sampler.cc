@@ -125,6 +125,8 @@ Sampler::Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batc
       vocab_size_(vocab_size),
       output_(static_cast<size_t>(max_batch)) {
   matchers_.reserve(static_cast<size_t>(max_batch));
+  mask_rows_.reserve(static_cast<size_t>(max_batch));
+  matchers_ahead_.reserve(static_cast<size_t>(max_batch));  // rows point into it
   for (OutputToken& output : output_) output.alternatives.reserve(kMaxTopLogprobs);
 }
 
@@ -180,37 +182,76 @@ absl::Status Sampler::UploadCounts(SamplingState& state) {
 }
 
 absl::Status Sampler::Prepare(std::span<SamplingState* const> states,
-                              std::span<const int32_t> forced) {
+                              std::span<const int32_t> forced, std::span<const int32_t> fed) {
   RI_CHECK(forced.empty() || forced.size() == states.size());
+  RI_CHECK(fed.empty() || fed.size() == states.size());
+  RI_CHECK(states.size() <= static_cast<size_t>(max_batch_));
   const std::span<SamplingRow> rows = inputs_.Host<SamplingRow>(kRows);
-  const auto biases = inputs_.Host<const SamplingBias*>(kBiases);
-  const auto occurrences = inputs_.Host<const uint32_t*>(kOccurrences);
-  const auto masks = inputs_.Host<const uint32_t*>(kMasks);
-  RI_CHECK(states.size() <= rows.size());
   batch_ = states.size();
   wants_alternatives_ = false;
   matchers_.clear();
+  mask_rows_.clear();
+  matchers_ahead_.clear();
+  size_t first = 0;  // row of the state
   for (size_t i = 0; i < batch_; ++i) {
     SamplingState& state = *states[i];
-    rows[i] = state.row_;
-    rows[i].position = state.prompt_tokens_ + state.num_generated_;
-    const size_t first = state.first_bias();
-    rows[i].num_biases = static_cast<int32_t>(state.end_bias() - first);
-    rows[i].forced_token = forced.empty() ? -1 : forced[i];
-    biases[i] = rows[i].num_biases == 0
-                    ? nullptr
-                    : state.device_biases_.as<const SamplingBias>().device_data() + first;
+    if (states[first] != &state) first = i;
+    const bool is_drawn = forced.empty() || forced[i] < 0;
+    std::span<const int32_t> ahead;
+    if (is_drawn && !fed.empty()) ahead = fed.subspan(first + 1, i - first);
     RETURN_IF_ERROR(UploadCounts(state));
-    occurrences[i] = state.device_occurrences_.as<uint32_t>().device_data();
+    DescribeRow(i, state, ahead);
     wants_alternatives_ |= state.row_.num_top_logprobs > 0;
-    masks[i] = nullptr;
-    if (state.matcher_.has_value() && rows[i].forced_token < 0) {
-      masks[i] = masks_.On<const uint32_t>(matchers_.size()).device_data();
-      matchers_.push_back(&*state.matcher_);
-    }
+    rows[i].forced_token = is_drawn ? -1 : forced[i];
+    inputs_.Host<const uint32_t*>(kMasks)[i] = nullptr;
+    if (is_drawn && state.matcher_.has_value()) FollowConstraint(i, state, ahead);
   }
   SetShape();
   return absl::OkStatus();
+}
+
+void Sampler::DescribeRow(size_t index, const SamplingState& state,
+                          std::span<const int32_t> ahead) {
+  RI_CHECK(ahead.size() <= size_t{kMaxSamplingAhead});
+  const int64_t generated = state.num_generated_ + std::ssize(ahead);
+  SamplingRow& row = inputs_.Host<SamplingRow>(kRows)[index];
+  row = state.row_;
+  row.position = state.prompt_tokens_ + generated;
+  row.num_ahead = static_cast<int32_t>(ahead.size());
+  std::copy(ahead.begin(), ahead.end(), row.ahead);
+  const size_t first = state.first_bias(generated);
+  row.num_biases = static_cast<int32_t>(state.end_bias(generated) - first);
+  inputs_.Host<const SamplingBias*>(kBiases)[index] =
+      row.num_biases == 0 ? nullptr
+                          : state.device_biases_.as<const SamplingBias>().device_data() + first;
+  inputs_.Host<const uint32_t*>(kOccurrences)[index] =
+      state.device_occurrences_.as<uint32_t>().device_data();
+}
+
+// A row behind a token that the constraint does not allow needs no mask: that token is not drawn.
+void Sampler::FollowConstraint(size_t row, SamplingState& state, std::span<const int32_t> ahead) {
+  constraint::Matcher* matcher = &*state.matcher_;
+  if (!ahead.empty()) {
+    constraint::Matcher& copy = matchers_ahead_.emplace_back(*matcher);
+    matcher = &copy;
+    const bool are_allowed =
+        std::ranges::all_of(ahead, [&copy](int32_t token) { return copy.Accept(token); });
+    if (!are_allowed) return;
+  }
+  inputs_.Host<const uint32_t*>(kMasks)[row] =
+      masks_.On<const uint32_t>(matchers_.size()).device_data();
+  matchers_.push_back(matcher);
+  mask_rows_.push_back(row);
+}
+
+bool Sampler::IsDrawn(size_t row) const {
+  const auto found = std::ranges::find(mask_rows_, row);
+  if (found == mask_rows_.end()) return true;
+  const constraint::Matcher* const matcher =
+      matchers_[static_cast<size_t>(found - mask_rows_.begin())];
+  const bool is_first = std::ranges::none_of(
+      matchers_ahead_, [matcher](const constraint::Matcher& one) { return &one == matcher; });
+  return is_first || matcher->status().ok();
 }
 
 void Sampler::SetShape() { shape_ = {batch_, wants_alternatives_ ? 1u : 0u, matchers_.size()}; }
@@ -266,8 +307,9 @@ std::span<const OutputToken> Sampler::Results() {
 }
 
 absl::StatusOr<std::span<const OutputToken>> Sampler::Sample(std::span<SamplingState* const> states,
-                                                             std::span<const int32_t> forced) {
-  RETURN_IF_ERROR(Prepare(states, forced));
+                                                             std::span<const int32_t> forced,
+                                                             std::span<const int32_t> fed) {
+  RETURN_IF_ERROR(Prepare(states, forced, fed));
   return Run();
 }
 
@@ -287,6 +329,7 @@ absl::StatusOr<std::span<const OutputToken>> Sampler::Measure(std::span<const in
     inputs_.Host<const uint32_t*>(kMasks)[i] = nullptr;
   }
   matchers_.clear();
+  mask_rows_.clear();
   SetShape();
   return Run();
 }

@@ -46,10 +46,12 @@ class SamplingState {
  private:
   friend class Sampler;
   void SetBiases(const SamplingParams& sampling, std::span<const int32_t> eos_token_ids);
-  // Biases of the next token: with the bans, or those behind them.
-  size_t first_bias() const { return num_generated_ < min_tokens_ ? 0 : num_biases_with_bans_; }
-  size_t end_bias() const {
-    return num_generated_ < min_tokens_ ? num_biases_with_bans_ : biases_.size();
+  // Biases of the token behind so many generated ones: with the bans, or those behind them.
+  size_t first_bias(int64_t generated) const {
+    return generated < min_tokens_ ? 0 : num_biases_with_bans_;
+  }
+  size_t end_bias(int64_t generated) const {
+    return generated < min_tokens_ ? num_biases_with_bans_ : biases_.size();
   }
 
   SamplingRow row_;
@@ -82,17 +84,21 @@ class Sampler {
   // Samples one token for each state: the five calls below in order. The result stays valid until
   // the next call. Alternatives are filled as far as the request asks.
   absl::StatusOr<std::span<const OutputToken>> Sample(std::span<SamplingState* const> states,
-                                                      std::span<const int32_t> forced = {});
+                                                      std::span<const int32_t> forced = {},
+                                                      std::span<const int32_t> fed = {});
   // Measures one token for each row of logits, without any state.
   // REQUIRES: tokens.size() <= max_batch, each in the vocabulary.
   absl::StatusOr<std::span<const OutputToken>> Measure(std::span<const int32_t> tokens,
                                                        int32_t num_top_logprobs);
 
-  // Describes the rows in host memory. A state may be there more than once. `forced` has a token
-  // for each row, or none at all: one that is not negative is measured instead of drawing any.
-  // REQUIRES: states.size() <= max_batch; Wait() has returned since the last Prepare().
-  absl::Status Prepare(std::span<SamplingState* const> states,
-                       std::span<const int32_t> forced = {});
+  // Describes the rows in host memory. `forced` has a token for each row, or none at all: one that
+  // is not negative is measured instead of drawing any. `fed` has the token that each row's logits
+  // are behind, or none at all. A state may be there more than once, in neighbouring rows; if these
+  // draw, each draws as if the tokens fed to the rows of it but the first had been counted.
+  // REQUIRES: states.size() <= max_batch; at most kMaxSamplingAhead + 1 rows of a state draw;
+  //           Wait() has returned since the last Prepare().
+  absl::Status Prepare(std::span<SamplingState* const> states, std::span<const int32_t> forced = {},
+                       std::span<const int32_t> fed = {});
   // Computes the masks of the rows that have a constraint, in host memory. May come while the
   // device computes the logits.
   void FillMasks();
@@ -103,12 +109,19 @@ class Sampler {
   // Waits for the results: a decode step's one synchronisation.
   absl::Status Wait();
   std::span<const OutputToken> Results();
+  // Whether the row was drawn as it would have been in a step of its own. If not, the constraint
+  // had no mask for a row that is not the state's first: what was drawn there means nothing.
+  bool IsDrawn(size_t row) const;
   // Nanoseconds spent in Wait() since start.
   int64_t waited_ns() const { return waited_ns_; }
 
  private:
   Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batch, int64_t vocab_size);
   absl::Status UploadCounts(SamplingState& state);
+  // Describes a row that is drawn behind the tokens `ahead`.
+  void DescribeRow(size_t row, const SamplingState& state, std::span<const int32_t> ahead);
+  // Gives the row the place in a constraint whose mask it needs.
+  void FollowConstraint(size_t row, SamplingState& state, std::span<const int32_t> ahead);
   void SetShape();
   absl::StatusOr<std::span<const OutputToken>> Run();
 
@@ -129,8 +142,11 @@ class Sampler {
   size_t num_counts_ = 0;
   size_t batch_ = 0;
   bool wants_alternatives_ = false;
-  std::vector<constraint::Matcher*> matchers_;  // of the batch: mask i is that of matcher i
-  std::array<uint64_t, 3> shape_{};             // batch, alternatives, masks
+  // Of the batch: mask i is that of matcher i, for row mask_rows_[i].
+  std::vector<constraint::Matcher*> matchers_;
+  std::vector<size_t> mask_rows_;
+  std::vector<constraint::Matcher> matchers_ahead_;  // of rows that are not their state's first
+  std::array<uint64_t, 3> shape_{};                  // batch, alternatives, masks
   int64_t waited_ns_ = 0;
   std::vector<OutputToken> output_;
 };

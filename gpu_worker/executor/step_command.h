@@ -61,7 +61,9 @@ struct StepCommand {
     uint64_t save_id = 0;  // names the copies; not another save's that is under way
     std::vector<BlockCopier::Block> blocks;
   };
-  // A row of the decode step: StepRow.
+  // A row of the decode step: StepRow. Of a sequence that draws, the first row has the token that
+  // was drawn last, and each further one a draft of what the row before is about to draw. Drafts
+  // that are right are kept, up to the first that is not (CommandResult::Row::is_rejected).
   struct Row {
     uint64_t id = 0;
     int32_t token = -1;

@@ -1,4 +1,5 @@
-// The unit of a decode step: one token of one sequence.
+// The unit of a decode step: one token of one sequence. A sequence may have several neighbouring
+// rows: tokens that are given, to be measured, or drafts of what the rows before are about to draw.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ struct StepRow {
   SequenceKv* sequence = nullptr;
   AttentionPolicy* policy = nullptr;  // the sequence's
   SamplingState* sampling = nullptr;  // the sequence's
-  int32_t token = -1;                 // sampled or given before; its KV does not exist yet
+  int32_t token = -1;                 // sampled, given or drafted; its KV does not exist yet
   int64_t position = 0;  // sequence->num_tokens, or the position of the row before plus 1
   Task task = Task::kDraw;
   int32_t target = -1;  // kMeasure
@@ -31,6 +32,7 @@ struct StepResult {
   const OutputToken* token = nullptr;  // the sampler's; valid until its next call
   AttentionPolicy::BytesRead bytes;    // of KV and index, all layers
   std::optional<double> unseen;        // AttentionPolicy::LastStepUnseen
+  bool is_drawn = true;                // Sampler::IsDrawn
 };
 
 }  // namespace retroinfer

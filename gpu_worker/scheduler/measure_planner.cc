@@ -52,7 +52,8 @@ void MeasurePlanner::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
     const auto found = std::find(plan.decode.begin(), plan.decode.end(), request.id);
     if (found == plan.decode.end()) continue;
     generates |= !request.measures_given;
-    if (request.more_rows > 0) left.emplace_back(&request, request.more_rows);
+    if (request.more_rows > 0 && request.draft_chance == 0)
+      left.emplace_back(&request, request.more_rows);
   }
   double used = times_.SecondsToMeasure(plan);
   for (const StepPlan::Pass& pass : plan.passes) used += times_.costs().Seconds(pass.work);

@@ -36,6 +36,7 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   }
   measures_.Plan(input, plan);
   passes_.Plan(input, lanes, plan);
+  drafts_.Plan(input, plan);
   measures_.PlanMoreRows(input, plan);
   return plan;
 }

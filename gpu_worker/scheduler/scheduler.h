@@ -40,6 +40,7 @@
 //   admission_planner.h   who begins or is resumed (request_order.h, blocked_requests.h)
 //   group_planner.h       which prompts are read together (prefix_groups.h)
 //   measure_planner.h     which given tokens are scored
+//   draft_planner.h       which drafted tokens are tried
 //   pass_planner.h        which rows go through which layer
 //
 // What they share: seconds (time_estimates.h, from cost_model.h), priorities (priority_levels.h),
@@ -52,6 +53,7 @@
 #include "gpu_worker/scheduler/block_growth.h"
 #include "gpu_worker/scheduler/blocked_requests.h"
 #include "gpu_worker/scheduler/cost_model.h"
+#include "gpu_worker/scheduler/draft_planner.h"
 #include "gpu_worker/scheduler/group_planner.h"
 #include "gpu_worker/scheduler/measure_planner.h"
 #include "gpu_worker/scheduler/outcome_planner.h"
@@ -130,6 +132,7 @@ class Scheduler {
   GroupPlanner groups_{options_, times_, rows_};
   MeasurePlanner measures_{options_, levels_, times_, shares_};
   PassPlanner passes_{options_, levels_, times_, shares_};
+  DraftPlanner drafts_{options_, times_, shares_};
 };
 
 }  // namespace retroinfer

@@ -91,7 +91,10 @@ struct RequestDescription {
   bool can_decode = false;    // kDecoding: no background work that the next step needs is late
   double decoding_since = 0;  // kDecoding: seconds; rows of the batch go to the earliest first
   bool goes_live = false;     // kDecoding: the next step attends through the next segment's index
-  int64_t more_rows = 0;      // kDecoding: known tokens that may share a step with the next one
+  // kDecoding: tokens that may share a step with the next one, given or drafted.
+  int64_t more_rows = 0;
+  // Of drafted ones, above 0: the chance that one is right if those before it are.
+  double draft_chance = 0;
   // The request measures given tokens (scoring): its client waits for their end, not for each one.
   bool measures_given = false;
 

@@ -15,6 +15,7 @@
 #include "gpu_worker/engine/sampling_validation.h"
 #include "gpu_worker/server/constraint_reader.h"
 #include "gpu_worker/server/proto_time.h"
+#include "gpu_worker/server/request_choices.h"
 #include "gpu_worker/server/special_tokens.h"
 
 namespace retroinfer {
@@ -111,21 +112,6 @@ absl::StatusOr<int32_t> ReadPriority(int32_t priority, const common::Tenant& ten
       "PRIORITY_NOT_ALLOWED");
 }
 
-// A conversation goes on where it ended; a text is computed as it is.
-absl::StatusOr<KvReuse> ReadReuse(const v1::GenerateRequest& request) {
-  switch (request.reuse()) {
-    case v1::KV_REUSE_UNSPECIFIED:
-      return request.has_messages() ? KvReuse::kGenerated : KvReuse::kExact;
-    case v1::KV_REUSE_EXACT:
-      return KvReuse::kExact;
-    case v1::KV_REUSE_GENERATED:
-      return KvReuse::kGenerated;
-    default:
-      return Invalid("INVALID_REQUEST", absl::StrCat("reuse ", static_cast<int>(request.reuse()),
-                                                     " is not known to this server"));
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateRequest& request,
@@ -149,6 +135,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(shared.sampling.constraint, ReadConstraint(request, shared.sampling, model_));
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
   ASSIGN_OR_RETURN(shared.reuse, ReadReuse(request));
+  ASSIGN_OR_RETURN(shared.drafts, ReadSpeculation(request));
   shared.open_ended =
       !request.sampling().has_max_tokens() && model_.default_sampling.max_tokens == 0;
   shared.deadline = deadline.time;

@@ -154,6 +154,8 @@ void ResponseQueue::AddFinished(int index, const GenerationResult& result) {
   out->set_cached_tokens(result.cached_tokens);
   out->set_cached_generated_tokens(result.cached_generated_tokens);
   out->set_completion_tokens(result.completion_tokens);
+  out->set_accepted_prediction_tokens(result.drafts_accepted);
+  out->set_rejected_prediction_tokens(result.drafts_rejected);
   out->set_seed(result.seed);
   v1::Timings* timings = out->mutable_timings();
   SetDuration(result.queue_time, timings->mutable_queue());

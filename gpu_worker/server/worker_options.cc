@@ -138,6 +138,11 @@ void AddSharingOptions(common::Settings* settings, WorkerOptions* options) {
                  "and the tokens that come next, or for all of max_tokens")
       ->check(CLI::IsMember({"soon", "all"}))
       ->group(kMemoryGroup);
+  app.add_option("--speculation", options->speculation,
+                 "off or auto: steps try drafts of what a request generates next, from its prompt "
+                 "and answer, where that is expected to be faster; tokens are the same")
+      ->check(CLI::IsMember({"off", "auto"}))
+      ->group(kMemoryGroup);
   settings
       ->AddByteSize("--suspended-kv-bytes", &options->suspended_kv_bytes,
                     "Memory of the host for the KV of preempted requests; 0: for "

@@ -86,6 +86,8 @@ void UsageSum::Add(const v1::Finished& finished, bool counts_prompt) {
     sum_.cached_generated_tokens += finished.cached_generated_tokens();
   }
   sum_.completion_tokens += finished.completion_tokens();
+  sum_.accepted_prediction_tokens += finished.accepted_prediction_tokens();
+  sum_.rejected_prediction_tokens += finished.rejected_prediction_tokens();
   const v1::Timings& timings = finished.timings();
   sum_.queue = std::max(sum_.queue, ToDuration(timings.queue()));
   sum_.prefill = std::max(sum_.prefill, ToDuration(timings.prefill()));
@@ -118,7 +120,10 @@ std::string UsageJson(const Usage& usage) {
       R"({"prompt_tokens":)", usage.prompt_tokens, R"(,"completion_tokens":)",
       usage.completion_tokens, R"(,"total_tokens":)", usage.prompt_tokens + usage.completion_tokens,
       R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens,
-      R"(,"cached_generated_tokens":)", usage.cached_generated_tokens, R"(},"kv_read_ratio":)",
+      R"(,"cached_generated_tokens":)", usage.cached_generated_tokens,
+      R"(},"completion_tokens_details":{"accepted_prediction_tokens":)",
+      usage.accepted_prediction_tokens, R"(,"rejected_prediction_tokens":)",
+      usage.rejected_prediction_tokens, R"(},"kv_read_ratio":)",
       absl::StrFormat("%.6g", usage.kv_read_ratio), R"(,"unseen_mass":)",
       mass.has_value()
           ? absl::StrFormat(R"({"mean":%.6g,"largest":%.6g})", mass->mean(), mass->largest())

@@ -16,6 +16,8 @@ struct Usage {
   int64_t cached_tokens = 0;            // of the prompt
   int64_t cached_generated_tokens = 0;  // of those, of KV that is not exact
   int64_t completion_tokens = 0;
+  int64_t accepted_prediction_tokens = 0;  // of those, drafted ones
+  int64_t rejected_prediction_tokens = 0;  // tried beside them
   // Share of the KV that decode steps read; the mean over continuations by their tokens.
   double kv_read_ratio = 0;
   // As generation.proto has it: the mean as above, and the largest; none where no continuation

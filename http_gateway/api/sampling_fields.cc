@@ -171,6 +171,17 @@ absl::Status ReadReuse(Fields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+absl::Status ReadSpeculation(Fields& fields, v1::GenerateRequest* request) {
+  std::optional<std::string> speculation;
+  RETURN_IF_ERROR(fields.Read("speculation", &speculation));
+  if (!speculation.has_value()) return absl::OkStatus();
+  if (*speculation != "off" && *speculation != "auto") {
+    return ParamError("speculation", "speculation must be off or auto");
+  }
+  request->set_speculation(*speculation == "off" ? v1::SPECULATION_OFF : v1::SPECULATION_AUTO);
+  return absl::OkStatus();
+}
+
 absl::Status ReadTenant(Fields& fields, v1::GenerateRequest* request) {
   std::optional<std::string> salt, tenant;
   RETURN_IF_ERROR(fields.Read("cache_salt", &salt));
@@ -218,6 +229,7 @@ absl::Status ReadExtensions(Fields& fields, RequestOptions* options, v1::Generat
   RETURN_IF_ERROR(ReadAttention(fields, request));
   RETURN_IF_ERROR(ReadTenant(fields, request));
   RETURN_IF_ERROR(ReadReuse(fields, request));
+  RETURN_IF_ERROR(ReadSpeculation(fields, request));
   std::optional<std::string> context;
   RETURN_IF_ERROR(fields.Read("context", &context));
   options->context = context.value_or("");

@@ -64,7 +64,9 @@ class CommandHarness {
   }
   void Admit(StepCommand::Open open) {
     const uint64_t id = open.id;
-    const KvBlocks blocks = BlocksFor(open.total_tokens);
+    const KvNeed need = runner_->PolicyOf(open.attention.policy, open.is_prompt_only)
+                            .Need(open.attention, std::ssize(open.prompt), open.total_tokens);
+    const KvBlocks blocks = {.dense = need.dense_blocks, .meta = need.meta_blocks};
     StepCommand opening;
     opening.open.push_back(std::move(open));
     RI_CHECK(CarryOut(std::move(opening)).refused.ok());
@@ -100,6 +102,12 @@ class CommandHarness {
         CarryOut({.rows = {{.id = id, .token = token, .position = position}}});
     RI_CHECK(result.refused.ok() && result.step.ok());
     return result.rows.front().drawn.token.token;
+  }
+  // One step of these rows.
+  const std::vector<CommandResult::Row>& StepOf(std::vector<StepCommand::Row> rows) {
+    const CommandResult& result = CarryOut({.rows = std::move(rows)});
+    RI_CHECK(result.refused.ok() && result.step.ok());
+    return result.rows;
   }
   std::vector<int32_t> Decode(uint64_t id, int32_t token, int steps) {
     std::vector<int32_t> tokens;

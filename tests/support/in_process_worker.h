@@ -38,6 +38,7 @@ struct InProcessWorkerOptions {
   std::vector<int32_t> layer_windows;  // ModelConfig; empty: as the folder has it
   bool preemption = false;
   bool reserves_all = false;      // LocalEngineOptions
+  bool drafts = false;            // LocalEngineOptions
   size_t suspended_kv_bytes = 0;  // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
   KvFormat kv_format;

@@ -18,6 +18,9 @@
 
 namespace retroinfer {
 
+// Tokens that a row may be drawn behind and that its occurrences do not count.
+inline constexpr int32_t kMaxSamplingAhead = 8;
+
 struct SamplingRow {
   float temperature = 1.0f;         // >= 0
   int32_t top_k = 0;                // 0: off
@@ -32,6 +35,10 @@ struct SamplingRow {
   int32_t num_biases = 0;        // leading entries of the row's biases in use
   int32_t forced_token = -1;     // in the vocabulary: taken whatever the logits are; -1: drawn
   int32_t wants_rank = 0;        // not 0: fill SamplingArgs::ranks
+  // Generated tokens that the row's occurrences do not have yet: rows of one sequence that share a
+  // step are drawn behind each other. Leading entries in use.
+  int32_t num_ahead = 0;
+  int32_t ahead[kMaxSamplingAhead] = {};
 };
 
 // Added to the logit of a token; minus infinity bans it. A token outside the vocabulary is ignored.
@@ -68,7 +75,8 @@ struct SamplingArgs {
   // num_biases entries for each row, no token twice; a null pointer for a row without any.
   DeviceSpan<const SamplingBias* const> biases;  // [batch], device pointers; or empty
   // Occurrences for the penalties: bit 31 set if the token is in the prompt, bits 0-30 count it in
-  // the generated text. Rows of `vocab`; a null pointer for a row without penalties.
+  // the generated text, but SamplingRow::ahead. Rows of `vocab`; a null pointer for a row without
+  // penalties.
   DeviceSpan<const uint32_t* const> occurrences;  // [batch], device pointers
   // SamplingMaskWords() for each row; a null pointer for a row that may get any token.
   DeviceSpan<const uint32_t* const> masks;  // [batch], device pointers; or empty

@@ -97,7 +97,9 @@ TEST_F(CommandCheckerTest, RowsFollowTheSequence) {
   ExpectAccepted({.rows = {Row(90)}});
   ExpectRefused({.rows = {Row(89)}}, "a position that is taken");
   ExpectRefused({.rows = {Row(91)}}, "a position in front of which there is none");
-  ExpectRefused({.rows = {Row(90), Row(91)}}, "two rows of who draws");
+  ExpectAccepted({.rows = {Row(90), Row(91), Row(92)}});
+  ExpectRefused({.rows = {Row(90), Row(90)}}, "two rows of one position");
+  ExpectRefused({.rows = {Row(91), Row(90)}}, "rows in another order than their positions");
   ExpectRefused({.rows = {Row(90, -1)}}, "no token");
   ExpectRefused({.rows = {Row(90, 1 << 30)}}, "no token of the vocabulary");
   ExpectRefused({.rows = {Row(90, 5, 6)}}, "a target of who draws");

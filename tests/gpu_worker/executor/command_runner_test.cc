@@ -17,6 +17,12 @@ using testing::ElementsAre;
 
 class CommandRunnerTest : public testing::TestWithParam<test_support::BackendParam> {
  protected:
+  int64_t Length(uint64_t id) { return runner_.Find(id)->kv.num_tokens; }
+  int64_t RowsTogether(uint64_t id) {
+    const Sequence& sequence = *runner_.Find(id);
+    return sequence.policy->RowsTogether(sequence.kv);
+  }
+
   CommandHarness harness_{GetParam().create()};
   CommandRunner& runner_ = harness_.runner();
   const KvMemory& memory_ = harness_.executor().memory();
@@ -39,6 +45,52 @@ TEST_P(CommandRunnerTest, CommandsDecodeWhatTheExecutorDecodes) {
   EXPECT_EQ(memory_.dense_blocks().num_used(), 0);
   EXPECT_TRUE(harness_.CarryOut({.let_go = {1}}).refused.code() ==
               absl::StatusCode::kFailedPrecondition);
+}
+
+// Steps whose drafts are right up to some row, wrong from there on: the tokens, their log-
+// probabilities and the length are those of a token a step, to the bit.
+TEST_P(CommandRunnerTest, DraftsChangeNoToken) {
+  for (const PolicyKind policy : {PolicyKind::kFull, PolicyKind::kStreaming}) {
+    StepCommand::Open open = harness_.Opening(1, 90, 160, policy);
+    open.attention.streaming_window = 64;
+    open.sampling.temperature = 0.7f;
+    open.sampling.seed = 5;
+    open.sampling.frequency_penalty = 0.5f;
+    StepCommand::Open again = open;
+    again.id = 2;
+    const int32_t first = harness_.Read(std::move(open));
+    std::vector<OutputToken> want;
+    for (int32_t token = first; want.size() < 150; token = want.back().token) {
+      want.push_back(
+          harness_.StepOf({{.id = 1, .token = token, .position = Length(1)}})[0].drawn.token);
+    }
+    ASSERT_EQ(harness_.Read(std::move(again)), first);
+    std::vector<OutputToken> got;
+    for (size_t step = 0; got.size() < want.size(); ++step) {
+      const auto most =
+          std::min({want.size() - got.size(), step % 4 + 1, static_cast<size_t>(RowsTogether(2))});
+      const size_t num_right = std::min(step * 7 % 10, most - 1);
+      std::vector<StepCommand::Row> rows;
+      for (size_t i = 0; i < most; ++i) {
+        int32_t token = got.size() + i == 0 ? first : want[got.size() + i - 1].token;
+        if (i > num_right) token = (token + 1 + static_cast<int32_t>(i)) % 100;
+        rows.push_back({.id = 2, .token = token, .position = Length(2) + static_cast<int64_t>(i)});
+      }
+      const std::vector<CommandResult::Row> results = harness_.StepOf(rows);
+      ASSERT_EQ(results.size(), most);
+      for (size_t i = 0; i < most; ++i) {
+        ASSERT_EQ(results[i].is_rejected, i > num_right) << step << ", " << i;
+        if (!results[i].is_rejected) got.push_back(results[i].drawn.token);
+      }
+      ASSERT_EQ(Length(2), 90 + std::ssize(got));
+    }
+    for (size_t i = 0; i < want.size(); ++i) {
+      ASSERT_EQ(got[i].token, want[i].token) << i;
+      ASSERT_EQ(got[i].logprob, want[i].logprob) << i;
+    }
+    harness_.CarryOut({.drop = {1, 2}});
+    ASSERT_TRUE(harness_.CarryOutWhenReady({.let_go = {1, 2}}).refused.ok());
+  }
 }
 
 TEST_P(CommandRunnerTest, HooksAreToldOfAcceptedCommandsOnly) {
@@ -229,10 +281,15 @@ class MadeUpCommands {
     if (Below(20) == 0) return {.rewind = {id_}};
     const Sequence* const sequence = harness_.runner().Find(id_);
     const int64_t position = sequence == nullptr ? 0 : sequence->kv.num_tokens;
-    return {.rows = {{.id = id_,
-                      .token = static_cast<int32_t>(Below(100)),
-                      .position = position + Below(8) / 7,
-                      .target = static_cast<int32_t>(Below(3)) - 1}}};
+    StepCommand command;
+    for (int64_t i = 0, rows = 1 + Below(3) / 2 * Below(11); i < rows; ++i) {
+      command.rows.push_back(
+          {.id = id_,
+           .token = static_cast<int32_t>(Below(100)),
+           .position = position + i + Below(8 * rows) / (8 * rows - 1),
+           .target = i == 0 ? static_cast<int32_t>(Below(3)) - 1 : command.rows.front().target});
+    }
+    return command;
   }
 
   CommandHarness& harness_;

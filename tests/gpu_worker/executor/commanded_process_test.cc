@@ -66,23 +66,27 @@ class CommandedProcess {
 struct Seen {
   size_t commands = 0, cached_segments = 0, cached_blocks = 0, suspended = 0, measured = 0;
   size_t saved = 0, lengthened = 0, rewound = 0, parts = 0, largest_batch = 0, policies = 0;
+  size_t accepted = 0, rejected = 0;  // drafts
 };
 
 class CommandedProcessTest : public testing::Test {
  protected:
   CommandedProcessTest() {
     InProcessWorkerOptions options = CommandedOptions();
-    options.hooks = {
-        .on_command =
-            [this](const StepCommand& command) {
-              Count(command);
-              const auto message = EncodeCommand(command);
-              RI_CHECK(message.ok());
-              sent_.push_back(*message);
-              process_.Send(*message);
-            },
-        .on_result =
-            [this](const CommandResult& result) { results_.push_back(EncodeResult(result)); }};
+    options.drafts = true;
+    options.hooks = {.on_command =
+                         [this](const StepCommand& command) {
+                           Count(command);
+                           const auto message = EncodeCommand(command);
+                           RI_CHECK(message.ok());
+                           sent_.push_back(*message);
+                           process_.Send(*message);
+                         },
+                     .on_result =
+                         [this](const CommandResult& result) {
+                           Count(result);
+                           results_.push_back(EncodeResult(result));
+                         }};
     options.on_plan = [this](const SchedulerInput& input, StepPlan& plan) { Suspend(input, plan); };
     worker_ = std::make_unique<InProcessWorker>(options);
   }
@@ -135,6 +139,13 @@ class CommandedProcessTest : public testing::Test {
     seen_.rewound += command.rewind.size();
     seen_.parts += command.begin.size();
     seen_.largest_batch = std::max(seen_.largest_batch, command.rows.size());
+  }
+  void Count(const CommandResult& result) {
+    for (size_t i = 1; i < result.rows.size(); ++i) {
+      const bool is_draft = result.rows[i].id == result.rows[i - 1].id;
+      seen_.accepted += is_draft && !result.rows[i].is_rejected ? 1 : 0;
+      seen_.rejected += is_draft && result.rows[i].is_rejected ? 1 : 0;
+    }
   }
   void Suspend(const SchedulerInput& input, StepPlan& plan) {
     const uint64_t one_in = suspend_one_in_;
@@ -243,6 +254,20 @@ TEST_F(CommandedProcessTest, WhatIsMeasured) {
   const Seen seen = Compare();
   EXPECT_GT(seen.measured, 0u);
   EXPECT_GT(seen.rewound, 0u);
+}
+
+TEST_F(CommandedProcessTest, DraftsAreAcceptedAlike) {
+  SuspendOneIn(50);
+  for (const PolicyKind policy : kAll) {
+    GenerationRequest greedy = Request(2100, 600, 3, policy), drawn = Request(500, 400, 4, policy);
+    drawn.sampling.temperature = 0.7f;
+    drawn.sampling.presence_penalty = 0.2f;
+    for (int32_t token = 40; token < 44; ++token) drawn.sampling.logit_bias[token] = 30;
+    Run({greedy, drawn});
+  }
+  const Seen seen = Compare();
+  EXPECT_GT(seen.accepted, 20u);
+  EXPECT_GT(seen.rejected, 5u);
 }
 
 TEST_F(CommandedProcessTest, AnswersOfUnnamedLength) {

@@ -37,7 +37,8 @@ CommandResult Full() {
   result.unsaved.push_back({9, absl::UnavailableError("gone")});
   CommandResult::Row& row = result.rows.emplace_back();
   row = {.id = 10, .drawn = {.token = Token(11), .allowed = {}}, .bytes = {1, 2}, .unseen = 0.5};
-  result.rows.push_back({.id = 11, .drawn = {.token = Token(12), .allowed = {}}});
+  result.rows.push_back(
+      {.id = 11, .drawn = {.token = Token(12), .allowed = {}}, .is_rejected = true});
   result.step = absl::DataLossError("a step");
   return result;
 }
@@ -55,6 +56,8 @@ TEST(ResultCodecTest, AResultComesBackAsItWas) {
   EXPECT_EQ(result->read.at(2).measured.at(1).token, 9);
   EXPECT_EQ(result->rows.at(0).unseen, 0.5);
   EXPECT_FALSE(result->rows.at(1).unseen.has_value());
+  EXPECT_FALSE(result->rows.at(0).is_rejected);
+  EXPECT_TRUE(result->rows.at(1).is_rejected);
   EXPECT_EQ(result->step, Full().step);
 }
 

@@ -113,6 +113,51 @@ TEST_P(SamplerTest, GeneratedTokensCountTowardsTheFrequencyPenalty) {
   EXPECT_EQ(drawn, (std::vector<int32_t>{9, 9, 11}));  // 6, 5.4 > 5 > 4.8
 }
 
+// Rows of one state that share a step draw what steps of one row each draw: seeds, penalties and
+// min_tokens go on from row to row.
+TEST_P(SamplerTest, RowsBehindEachOtherDrawWhatStepsOfOneRowDraw) {
+  Sampled request = Greedy();
+  request.sampling.temperature = 0.8f;
+  request.sampling.repetition_penalty = 1.4f;
+  request.sampling.frequency_penalty = 0.9f;
+  request.sampling.presence_penalty = 0.6f;
+  request.sampling.min_tokens = 2;
+  request.sampling.stop_token_ids = {20, 21};
+  request.sampling.logit_bias = {{20, 1.5f}};
+  int drew_otherwise = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    request.sampling.seed = seed;
+    std::vector<std::vector<float>> logits;
+    for (int row = 0; row < 3; ++row) {
+      logits.emplace_back(kVocab, 0.0f);
+      for (size_t token = 20; token < 26; ++token) logits.back()[token] = 3.0f;
+    }
+    SamplingState one_by_one = State(request), together = State(request);
+    std::vector<OutputToken> want;
+    for (int row = 0; row < 3; ++row) {
+      SetLogits({logits[0]});
+      want.push_back(Sample({&one_by_one})[0]);
+      ASSERT_TRUE(one_by_one.Count(want.back().token).ok());
+    }
+    SamplingState other = State(Greedy());
+    std::vector<SamplingState*> states = {&other, &together, &together, &together};
+    SetLogits({Peaked(1, 2), logits[0], logits[1], logits[2]});
+    const std::vector<int32_t> fed = {9, 3, want[0].token, want[1].token};
+    const auto got = sampler_->Sample(states, {}, fed);
+    ASSERT_TRUE(got.ok()) << got.status();
+    for (size_t row = 0; row < 3; ++row) {
+      EXPECT_EQ((*got)[1 + row].token, want[row].token) << "seed " << seed << ", row " << row;
+      EXPECT_EQ((*got)[1 + row].logprob, want[row].logprob);
+      EXPECT_TRUE(sampler_->IsDrawn(1 + row));
+    }
+    SetLogits({Peaked(1, 2), logits[0], logits[1], logits[2]});
+    const auto not_told = sampler_->Sample(states);
+    ASSERT_TRUE(not_told.ok()) << not_told.status();
+    drew_otherwise += (*not_told)[3].token != want[2].token ? 1 : 0;
+  }
+  EXPECT_GT(drew_otherwise, 5) << "the rows before make no difference here";
+}
+
 TEST_P(SamplerTest, ASeedGivesTheSameTokenInAnyBatch) {
   Sampled request = Greedy();
   request.sampling.temperature = 1.0f;
@@ -287,6 +332,25 @@ TEST_P(ConstrainedSamplerTest, BatchesChange) {
   EXPECT_EQ(Write({&free}, 1), (std::vector<std::string>{"<299>"}));
   EXPECT_EQ(Write({&free, &b, &a}, 2), (std::vector<std::string>{"<299><299>", "44", "zz"}));
   EXPECT_EQ(Write({&a, &b}, 1), (std::vector<std::string>{"z", "4"}));
+}
+
+TEST_P(ConstrainedSamplerTest, RowsBehindEachOtherHaveTheirOwnMasks) {
+  SamplingState state = State("ax[0-4]|b[5-9]y"), free = State("");
+  std::vector<SamplingState*> states = {&state, &state, &state, &free};
+  // Of the likeliest tokens that are allowed behind nothing, behind "a" and behind "ax".
+  std::vector<int32_t> fed = {1, 'a', 'x', 2};
+  auto tokens = sampler_->Sample(states, {}, fed);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ((*tokens)[0].token, 'b');
+  EXPECT_EQ((*tokens)[1].token, 'x');
+  EXPECT_EQ((*tokens)[2].token, '4');
+  EXPECT_EQ((*tokens)[3].token, kTokens - 1);
+  // A draft that is not allowed is not drawn, whatever its own row draws; the state is as it was.
+  fed = {1, 'c', 'x', 2};
+  tokens = sampler_->Sample(states, {}, fed);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ((*tokens)[0].token, 'b');
+  EXPECT_EQ(Write({&state}, 3)[0], "b9y");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ConstrainedSamplerTest,

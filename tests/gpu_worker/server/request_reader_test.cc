@@ -327,6 +327,16 @@ TEST_F(RequestReaderTest, PassesTheCacheSaltOn) {
   EXPECT_EQ(ReadOne().cache_salt, "tenant");
 }
 
+TEST_F(RequestReaderTest, DraftsAreTriedUnlessTheRequestDoesWithout) {
+  EXPECT_TRUE(ReadOne().drafts);
+  request_.set_speculation(v1::SPECULATION_AUTO);
+  EXPECT_TRUE(ReadOne().drafts);
+  request_.set_speculation(v1::SPECULATION_OFF);
+  EXPECT_FALSE(ReadOne().drafts);
+  request_.set_speculation(static_cast<v1::Speculation>(7));
+  ExpectRefused("INVALID_REQUEST", "speculation 7");
+}
+
 TEST_F(RequestReaderTest, RefusesBadIdsSaltsAndTimeouts) {
   request_.set_request_id("a/b");
   ExpectRefused("INVALID_REQUEST", "request_id");

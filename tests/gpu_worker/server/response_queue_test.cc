@@ -30,6 +30,8 @@ TEST(ResponseQueue, KeepsTheOrderAndFillsIn) {
   result.matched_token = 9;
   result.seed = 18446744073709551615u;
   result.completion_tokens = 2;
+  result.drafts_accepted = 1;
+  result.drafts_rejected = 5;
   result.time_to_first_token = absl::Milliseconds(20);
   queue.AddFinished(0, result);
 
@@ -50,6 +52,8 @@ TEST(ResponseQueue, KeepsTheOrderAndFillsIn) {
   EXPECT_EQ(event.finished().reason(), generation::v1::FINISH_REASON_STOP);
   EXPECT_EQ(event.finished().matched_token_id(), 9);
   EXPECT_EQ(event.finished().seed(), 18446744073709551615u);
+  EXPECT_EQ(event.finished().accepted_prediction_tokens(), 1);
+  EXPECT_EQ(event.finished().rejected_prediction_tokens(), 5);
   EXPECT_EQ(event.finished().timings().time_to_first_token().nanos(), 20'000'000);
   EXPECT_FALSE(queue.Pop(&event));
   EXPECT_EQ(queue.bytes(), 0u);

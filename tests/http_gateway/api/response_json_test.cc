@@ -18,6 +18,8 @@ TEST(ResponseJson, UsageCountsAPromptOnce) {
   finished.set_prompt_tokens(100);
   finished.set_cached_tokens(60);
   finished.set_completion_tokens(10);
+  finished.set_accepted_prediction_tokens(4);
+  finished.set_rejected_prediction_tokens(3);
   finished.set_kv_read_ratio(0.5);
   finished.mutable_unseen_mass()->set_mean(0.4);
   finished.mutable_unseen_mass()->set_largest(0.5);
@@ -35,6 +37,8 @@ TEST(ResponseJson, UsageCountsAPromptOnce) {
   EXPECT_EQ(usage["completion_tokens"], 40);
   EXPECT_EQ(usage["total_tokens"], 140);
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 60);
+  EXPECT_EQ(usage["completion_tokens_details"]["accepted_prediction_tokens"], 8);
+  EXPECT_EQ(usage["completion_tokens_details"]["rejected_prediction_tokens"], 6);
   EXPECT_NEAR(usage["kv_read_ratio"].get<double>(), 0.2, 1e-6);
   EXPECT_EQ(usage["timings"]["queue_ms"], 0);
   EXPECT_EQ(usage["timings"]["prefill_ms"], 1.5);

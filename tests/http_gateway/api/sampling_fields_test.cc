@@ -27,7 +27,7 @@ TEST(SamplingFields, AllOfThemReachTheRequest) {
           "skip_special_tokens": false, "include_stop_str_in_output": true,
           "logit_bias": {"17": -100, "3": 2.5}, "policy": "full", "retrieval_ratio": 0.1, "streaming_window": 640,
           "max_unseen_mass": 0.25, "estimation_ratio": 0.2, "tenant": "t", "context": "book-1", "priority": -3,
-          "timeout": 1.5, "return_progress": true, "user": "u", "metadata": {"a": "b"}})",
+          "timeout": 1.5, "speculation": "off", "return_progress": true, "user": "u", "metadata": {"a": "b"}})",
       &options, &request);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(options.model, "m");
@@ -49,6 +49,7 @@ TEST(SamplingFields, AllOfThemReachTheRequest) {
   EXPECT_EQ(request.attention().max_unseen_mass(), 0.25);
   EXPECT_EQ(request.cache_salt(), "t");
   EXPECT_EQ(request.priority(), -3);
+  EXPECT_EQ(request.speculation(), v1::SPECULATION_OFF);
   EXPECT_EQ(request.timeout().seconds(), 1);
   EXPECT_EQ(request.timeout().nanos(), 500'000'000);
 }
@@ -59,6 +60,9 @@ TEST(SamplingFields, WhatIsNotGivenIsNotSet) {
   ASSERT_TRUE(Read(R"({"temperature": null, "stop": null})", &options, &request).ok());
   EXPECT_EQ(request.sampling().ByteSizeLong(), 0U);
   EXPECT_FALSE(request.has_attention() || request.has_timeout());
+  EXPECT_EQ(request.speculation(), v1::SPECULATION_UNSPECIFIED);
+  ASSERT_TRUE(Read(R"({"speculation": "auto"})", &options, &request).ok());
+  EXPECT_EQ(request.speculation(), v1::SPECULATION_AUTO);
 }
 
 TEST(SamplingFields, RefusesByName) {
@@ -73,6 +77,8 @@ TEST(SamplingFields, RefusesByName) {
       {R"({"logit_bias": {"x": 1}})", "logit_bias"},
       {R"({"logit_bias": {"1": "2"}})", "logit_bias"},
       {R"({"policy": "sparse"})", "policy"},
+      {R"({"speculation": "on"})", "speculation"},
+      {R"({"speculation": true})", "speculation"},
       {R"({"context": "a b"})", "context"},
       {R"({"context": ""})", "context"},
       {R"({"timeout": 0})", "timeout"},

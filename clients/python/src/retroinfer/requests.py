@@ -20,6 +20,8 @@ _POLICIES = {name.removeprefix("ATTENTION_POLICY_").lower(): number
              for name, number in generation_pb2.AttentionPolicy.items() if number != 0}
 _REUSES = {name.removeprefix("KV_REUSE_").lower(): number
            for name, number in generation_pb2.KvReuse.items() if number != 0}
+_SPECULATIONS = {name.removeprefix("SPECULATION_").lower(): number
+                 for name, number in generation_pb2.Speculation.items() if number != 0}
 _ATTENTION = tuple(name for name in generation_pb2.AttentionOptions.DESCRIPTOR.fields_by_name if name != "policy")
 _FORMS = tuple(field.name for field in generation_pb2.Constraint.DESCRIPTOR.oneofs_by_name["form"].fields)
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id", "reasoning_content")
@@ -61,6 +63,7 @@ class GenerateOptions(ScoreOptions, total=False):
 
     tenant: str
     reuse: str  # "exact" or "generated": which cached KV may be read
+    speculation: str  # "off" or "auto": whether steps may try drafts of the next tokens; the tokens are the same
     temperature: float
     top_p: float
     top_k: int
@@ -200,6 +203,10 @@ def generate_request(prompt: Prompt, progress: bool,
         if reuse not in _REUSES:
             raise ValueError(f"reuse is one of {', '.join(map(repr, _REUSES))}, not {reuse!r}")
         request.reuse = _REUSES[reuse]
+    if (speculation := left.pop("speculation", None)) is not None:
+        if speculation not in _SPECULATIONS:
+            raise ValueError(f"speculation is one of {', '.join(map(repr, _SPECULATIONS))}, not {speculation!r}")
+        request.speculation = _SPECULATIONS[speculation]
     _set_constraint(request, left)
     return request, _set_work(request, left)
 

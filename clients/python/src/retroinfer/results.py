@@ -131,6 +131,8 @@ class Finished:
     reason: "stop", "length", "cancelled" or "time_limit". matched: the stop string or token that ended it.
     kv_read_ratio: share of the keys and values that its steps looked at. unseen_mass: what they left to estimates; no
     measure of accuracy. None without a step, and with the policy "streaming", which cannot tell.
+    accepted_prediction_tokens: tokens that were guessed and took no step of their own; rejected_prediction_tokens: those
+    that steps have tried for nothing.
     """
 
     reason: str
@@ -143,6 +145,8 @@ class Finished:
     kv_read_ratio: float
     index: int = 0
     unseen_mass: UnseenMass | None = None
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 Event = Progress | ScoredPrompt | Output | Finished
@@ -274,7 +278,8 @@ def _finished(event: generation_pb2.Finished, index: int) -> Finished:
     return Finished(
         _REASONS.get(event.reason, "unknown"), None if matched is None else getattr(event, matched),
         event.prompt_tokens, event.cached_tokens, event.completion_tokens, event.seed,
-        _timings(event.timings), event.kv_read_ratio, index, _unseen(event))
+        _timings(event.timings), event.kv_read_ratio, index, _unseen(event),
+        event.accepted_prediction_tokens, event.rejected_prediction_tokens)
 
 
 def event_of(response: generation_pb2.GenerateResponse) -> Event | None:

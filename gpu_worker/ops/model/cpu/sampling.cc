@@ -79,14 +79,21 @@ void ApplyBiases(std::span<const SamplingBias> biases, std::span<float> logits) 
   }
 }
 
+uint32_t CountAhead(const SamplingRow& row, size_t token) {
+  uint32_t count = 0;
+  for (int32_t k = 0; k < row.num_ahead; ++k) count += static_cast<size_t>(row.ahead[k]) == token;
+  return count;
+}
+
 void ApplyPenalties(const SamplingRow& row, const uint32_t* occurrences, std::span<float> logits) {
   if (occurrences == nullptr) return;
   constexpr uint32_t kInPrompt = 0x80000000u;
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (occurrences[i] == 0) continue;
+    const uint32_t seen = occurrences[i] + CountAhead(row, i);
+    if (seen == 0) continue;
     float& logit = logits[i];
     logit = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
-    const uint32_t generated = occurrences[i] & ~kInPrompt;
+    const uint32_t generated = seen & ~kInPrompt;
     if (generated > 0) {
       logit -= row.frequency_penalty * static_cast<float>(generated) + row.presence_penalty;
     }

@@ -74,6 +74,14 @@ __device__ inline float Sanitized(float logit) {
   return isnan(logit) ? -INFINITY : fminf(logit, FLT_MAX) + 0.0f;
 }
 
+// How often the token is among those that the row's occurrences do not have yet.
+// `row` is in memory: a copy with a list would not fit into registers.
+__device__ inline uint32_t CountAhead(const SamplingRow* row, int32_t num_ahead, int32_t token) {
+  uint32_t count = 0;
+  for (int32_t k = 0; k < num_ahead; ++k) count += row->ahead[k] == token;
+  return count;
+}
+
 // A logit after penalties, sanitized.
 __device__ inline float Penalized(float logit, uint32_t seen, const SamplingRow& row) {
   if (seen != 0) {
@@ -130,7 +138,10 @@ __device__ inline void AdjustPart(const SamplingLaunch& launch, int64_t i, const
   for (int k = 0; k < kEach; ++k) {
     const int32_t token = begin + k * kPartThreads + thread;
     if (token >= end) continue;
-    const uint32_t seen = occurrences == nullptr ? 0 : occurrences[token];
+    const uint32_t seen =
+        occurrences == nullptr
+            ? 0
+            : occurrences[token] + CountAhead(launch.rows + i, row.num_ahead, token);
     const bool allowed = mask == nullptr || (mask[token / 32] >> (token % 32) & 1) != 0;
     values[k] = allowed ? Penalized(adjusted[token], seen, row) : -INFINITY;
     adjusted[token] = values[k];

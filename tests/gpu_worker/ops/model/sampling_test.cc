@@ -155,6 +155,33 @@ TEST_P(SamplingTest, PenaltiesByHand) {
   }
 }
 
+// Tokens of rows before count as if they were among the occurrences, to the bit.
+TEST_P(SamplingTest, TokensAheadCountAsOccurrences) {
+  SamplingRow counted = {.temperature = 0,
+                         .repetition_penalty = 1.3f,
+                         .frequency_penalty = 0.4f,
+                         .presence_penalty = 0.3f};
+  counted.num_top_logprobs = 5;
+  SamplingRow ahead = counted;
+  ahead.num_ahead = 4;
+  std::copy_n(std::vector<int32_t>{2, 0, 2, 3, 4}.begin(), 5, ahead.ahead);  // the last is unused
+  const std::vector<float> row = {1.5f, 0.7f, 2.9f, -0.4f, 1.1f};
+  std::vector<float> logits;
+  const auto draws = [&](const SamplingRow& by, std::vector<uint32_t> occurrences) {
+    // The token that wins tells the order of two logits; one is raised step by step.
+    std::vector<int32_t> winners;
+    for (int raised = 0; raised < 400; ++raised) {
+      logits = row;
+      logits[1] += static_cast<float>(raised) * 0.01f - 2;
+      winners.push_back(Run({by}, logits, {occurrences}).tokens[0]);
+    }
+    return winners;
+  };
+  const std::vector<int32_t> want = draws(counted, {kInPrompt | 1, 0, 3, 1, kInPrompt});
+  EXPECT_EQ(draws(ahead, {kInPrompt, 0, 1, 0, kInPrompt}), want);
+  EXPECT_NE(draws(counted, {kInPrompt, 0, 1, 0, kInPrompt}), want);
+}
+
 TEST_P(SamplingTest, BiasesByHand) {
   const SamplingRow greedy = {.temperature = 0};
   EXPECT_EQ(Run({greedy}, {1, 5, 2}, {}, {{{0, 4.5f}}}).tokens[0], 0);
