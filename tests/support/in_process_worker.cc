@@ -155,8 +155,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   tokenizer_ = OrDie(Tokenizer::Load(
       has_tokenizer ? options.model_folder : source_folder / "tests/golden/tokenizer/llama"));
   Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
-  RI_CHECK(PadHeads(config, checkpoint).ok());
-  RI_CHECK(UnstackExperts(config, checkpoint).ok());
+  RI_CHECK(PadHeads(config, checkpoint).ok() && UnstackExperts(config, checkpoint).ok());
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
   constexpr int64_t kPrefillRows = 256;

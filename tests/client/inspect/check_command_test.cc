@@ -163,7 +163,7 @@ TEST(CheckCommand, BiasesThatEightBitsDoNotBearAreTold) {
                                      "--kv-dtype=" + kv_dtype});
   };
   EXPECT_EQ(check("int8").exit_code, kExitOk) << check("int8").err;
-  SetBias(folder, 21, 1e4f);
+  SetBias(folder, 21, 1e7f);
   const CommandResult refused = check("int8");
   EXPECT_EQ(refused.exit_code, kExitFailed) << refused.out;
   EXPECT_THAT(refused.err, HasSubstr("the bias of keys in layer 1, head 0, channel 21 is "));
