@@ -27,6 +27,8 @@ AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # output features of a word
 
 # Files. numpy has no bf16: it is kept as its bits.
 class Bf16:
+    type_name = "BF16"
+
     def __init__(self, values):
         bits = np.asarray(values, np.float32).view(np.uint32)
         self.bits = ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
@@ -37,11 +39,11 @@ class Bf16:
 
 def write_safetensors(path, tensors):
     names = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.int32): "I32",
-             np.dtype(np.int64): "I64"}
+             np.dtype(np.int64): "I64", np.dtype(np.uint8): "U8"}
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, tensor in sorted(tensors.items()):
-        array = np.ascontiguousarray(tensor.bits if isinstance(tensor, Bf16) else tensor)
-        dtype = "BF16" if isinstance(tensor, Bf16) else names[array.dtype]
+        array = np.asarray(getattr(tensor, "bits", tensor))
+        dtype = getattr(tensor, "type_name", None) or names[array.dtype]
         header[name] = {"dtype": dtype, "shape": list(array.shape),
                         "data_offsets": [len(data), len(data) + array.nbytes]}
         data += array.tobytes()
@@ -355,9 +357,6 @@ def make_model(folder, config, form, seed):
             tensors.update(stored)
         else:
             tensors[name], numbers[name] = form.stored(value)
-    for name, tensor in tensors.items():  # scales that were transposed
-        if isinstance(tensor, np.ndarray):
-            tensors[name] = np.ascontiguousarray(tensor)
     write_safetensors(folder / "model.safetensors", tensors)
     tokens = generator.integers(0, config["vocab_size"], PROMPT_TOKENS + DECODE_STEPS).tolist()
     logits = logits_of(config, numbers, tokens).astype(np.float32)

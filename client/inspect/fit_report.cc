@@ -165,6 +165,9 @@ std::string DescribeWeights(const FitInput& input) {
   if (!input.has_weights)
     return absl::StrCat(bytes, " (as config.json says: no weights are there)");
   if (input.weight_scales.empty()) return absl::StrCat(bytes, " (", input.weights_dtype, ")");
+  if (input.worker.model.float4.has_value() && input.weights_dtype == "bf16") {
+    return absl::StrCat(bytes, " (", input.weight_scales, ": ", std::string(kFloat4Note), ")");
+  }
   return absl::StrCat(bytes, " (", input.weight_scales,
                       input.on_gpu ? ")" : "; on the CPU they become bf16)");
 }

@@ -437,13 +437,8 @@ void LoadedEngine::LogWeights() const {
   const ModelConfig& config = source_->config();
   const std::string scales = WeightScalesFrom(config, source_->keep());
   if (scales.empty()) return;
-  const WeightForm* const form = KeptForm(config, source_->keep());
-  const bool in_memory =
-      form != nullptr && backend_.needs.weight_bytes(*form, 128, 128) == form->Bytes(128, 128);
-  spdlog::info("weights: {}; {}", scales,
-               in_memory ? absl::StrCat("they stay ", form->bits, " bits in memory")
-                         : "in memory they become numbers");
-  if (config.quantization.has_value() && config.quantization->has_kv_scheme) {
+  spdlog::info("weights: {}; {}", scales, WeightsInMemory(config, source_->keep(), backend_.needs));
+  if (config.has_kv_scheme) {
     spdlog::info("the checkpoint's scales for an 8-bit KV cache have no effect; KV is {}",
                  backend_.kv_format.name);
   }

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "gpu_worker/ops/model/weight_type.h"
 
 namespace retroinfer {
@@ -31,6 +32,10 @@ class TensorCoding {
   // REQUIRES: `stored` is StoredExtent(begin, out.size()).
   virtual void Decode(std::span<const std::byte> stored, size_t begin,
                       std::span<std::byte> out) const = 0;
+  // Reads what else decides the tensor's numbers than what is stored of it (scales), if anything.
+  //
+  // Returns: INVALID_ARGUMENT, naming the tensor that holds it, for what gives no finite numbers.
+  virtual absl::Status Check() const { return absl::OkStatus(); }
 };
 
 // Row-major.

@@ -117,7 +117,7 @@ const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep) {
 
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep) {
   if (const WeightForm* const form = KeptForm(config, keep)) return std::string(form->name);
-  return keep == KeptWeights::kNumbers
+  return keep == KeptWeights::kNumbers || config.float4.has_value()
              ? "bf16"
              : std::string(DTypeName(config.dtype.value_or(DType::kBf16)));
 }
@@ -131,7 +131,20 @@ std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep) {
   } else if (RoundsNumbers(keep)) {
     from = "fp8 (rounded while loading, a scale for each output feature)";
   }
+  if (config.float4.has_value()) {
+    from = absl::StrCat(config.float4->ToString(), from.empty() ? "" : ", then ", from);
+  }
   return keep == KeptWeights::kFp8Products ? from + ", activations of prompts in fp8" : from;
+}
+
+std::string WeightsInMemory(const ModelConfig& config, KeptWeights keep,
+                            const BackendNeeds& needs) {
+  const WeightForm* const form = KeptForm(config, keep);
+  if (form == nullptr && config.float4.has_value()) return std::string(kFloat4Note);
+  if (form != nullptr && needs.weight_bytes(*form, 128, 128) == form->Bytes(128, 128)) {
+    return absl::StrCat("they stay ", form->bits, " bits in memory");
+  }
+  return "in memory they become numbers";
 }
 
 bool RoundsLayers(const ModelConfig& config, KeptWeights keep) {

@@ -39,8 +39,11 @@ const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep);
 // "fp8" or "int4", or the type of the numbers, as config.json says it: "bf16", "f16", "f32". Random
 // ones are bf16 where that says nothing.
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep);
-// Whose scales they are: "fp8 (compressed-tensors, a scale for ..."; empty: weights are numbers.
+// Whose scales they are: "fp8 (compressed-tensors, a scale for ..."; empty: the checkpoint's
+// weights are numbers and stay so.
 std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep);
+// What becomes of such weights, for people: "they stay 8 bits in memory".
+std::string WeightsInMemory(const ModelConfig& config, KeptWeights keep, const BackendNeeds& needs);
 
 // Bytes of a checkpoint's weights in the memory of a backend, about.
 size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, KeptWeights keep,

@@ -227,7 +227,9 @@ absl::Status SetHeadDim(const common::JsonReader& config, int64_t head_dim, Mode
                        absl::StrCat("heads of ", head_dim, " dimensions, which are padded to ",
                                     model.head_dim, ", are not supported ", what));
   };
-  if (model.quantization.has_value()) return refuse("where weights are quantized");
+  if (model.quantization.has_value() || model.float4.has_value()) {
+    return refuse("where weights are quantized");
+  }
   if (model.family == ModelFamily::kQwen3 || model.family == ModelFamily::kGemma3) {
     return refuse("where each head has a norm");
   }
@@ -437,6 +439,11 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& whole,
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));
   if (model.family != ModelFamily::kGptOss) {
     ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(whole, hf_quant_config));
+    if (model.quantization.has_value()) {
+      model.has_kv_scheme = model.quantization->has_kv_scheme;
+      model.float4 = model.quantization->float4;
+    }
+    if (model.float4.has_value()) model.quantization.reset();
   }
   ASSIGN_OR_RETURN(model.hidden_size,
                    IntOrDefault(config, "hidden_size", sizes.hidden_size, kMaxHidden));

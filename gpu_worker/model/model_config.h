@@ -71,6 +71,10 @@ struct ModelConfig {
   // What the weights are meant to be computed in; none: in what they are stored.
   std::optional<DType> dtype;
   std::optional<WeightQuantization> quantization;  // of the checkpoint's matrices
+  // In which floats of 4 bits a checkpoint stores matrices, which become numbers when its weights
+  // are opened (float4_matrices.h); `quantization` is none then.
+  std::optional<Float4Form> float4;
+  bool has_kv_scheme = false;  // the checkpoint has scales for an 8-bit KV cache, without effect
   std::vector<int32_t> eos_token_ids;
 
   int64_t query_size() const { return int64_t{num_query_heads} * head_dim; }

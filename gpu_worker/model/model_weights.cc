@@ -22,7 +22,8 @@ size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 
 // Tensors that may be there and have no effect.
 bool MayIgnore(const ModelConfig& config, const ModelTable& table, const std::string& name) {
-  return table.HasNoEffect(name) || (config.quantization.has_value() && IsScaleWithoutEffect(name));
+  const bool has_codes = config.quantization.has_value() || config.float4.has_value();
+  return table.HasNoEffect(name) || (has_codes && IsScaleWithoutEffect(name));
 }
 
 // Lists what becomes of each tensor of a checkpoint, and has it done.
@@ -458,9 +459,10 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
     return absl::InvalidArgumentError(absl::StrCat(
         checkpoint.folder(), ": tensor \"", name, "\" is ",
         std::string(WeightTypeName(tensor.type)), ", which ",
-        !config.quantization.has_value() ? "needs a quantization_config in config.json"
-        : stored.may_be_coded()          ? "does not belong to " + config.quantization->ToString()
-                                         : "only matrices of layers may be"));
+        config.float4.has_value()          ? "only matrices of layers may be"
+        : !config.quantization.has_value() ? "needs a quantization_config in config.json"
+        : stored.may_be_coded()            ? "does not belong to " + config.quantization->ToString()
+                                           : "only matrices of layers may be"));
   }
   for (int64_t layer = 0; config.quantization.has_value() && layer < config.num_layers; ++layer) {
     for (const Projection projection : ProjectionsOf(table.layers()[static_cast<size_t>(layer)])) {

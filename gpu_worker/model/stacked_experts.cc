@@ -1,8 +1,6 @@
 #include "gpu_worker/model/stacked_experts.h"
 
 #include <array>
-#include <bit>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/e2m1.h"
 #include "gpu_worker/model/small_floats.h"
 
 namespace retroinfer {
@@ -19,8 +18,6 @@ namespace {
 
 constexpr int64_t kGroup = 32;  // codes of an exponent
 constexpr size_t kBf16Bytes = 2;
-constexpr std::array<float, 16> kE2m1 = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
-                                         -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
 // Each `stride`th of the rows that are stored, from row `first` on.
 struct RowChoice {
@@ -73,11 +70,10 @@ class Mxfp4Rows final : public TensorCoding {
   }
   // What each code is with an exponent; 255 is no number, and is refused as one.
   static std::array<uint16_t, 16> NumbersOf(std::byte exponent) {
-    const int power = static_cast<int>(exponent) - 127;
+    const float power = FromE8m0(static_cast<uint8_t>(exponent));
     std::array<uint16_t, 16> numbers{};
     for (size_t code = 0; code < numbers.size(); ++code) {
-      const float number = power == 128 ? std::nanf("") : std::ldexp(kE2m1[code], power);
-      numbers[code] = ToBf16(number);
+      numbers[code] = ToBf16(kE2m1[code] * power);
     }
     return numbers;
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/float4_matrices.h"
 #include "gpu_worker/model/gguf/gguf_files.h"
 #include "gpu_worker/model/gguf/gguf_model.h"
 #include "gpu_worker/model/missing_weights.h"
@@ -49,6 +50,7 @@ class FolderModel : public StoredModel {
     ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(folder_));
     RETURN_IF_ERROR(PadHeads(config, checkpoint));
     RETURN_IF_ERROR(UnstackExperts(config, checkpoint));
+    RETURN_IF_ERROR(UnpackFloat4(config, checkpoint));
     return checkpoint;
   }
   bool HasWeights() const override {

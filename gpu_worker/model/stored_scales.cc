@@ -25,8 +25,8 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 }  // namespace
 
 bool IsScaleWithoutEffect(const std::string& name) {
-  for (const char* suffix :
-       {".input_scale", ".k_scale", ".v_scale", ".kv_scale", ".output_scale"}) {
+  for (const char* suffix : {".input_scale", ".input_global_scale", ".k_scale", ".v_scale",
+                             ".kv_scale", ".output_scale"}) {
     if (absl::EndsWith(name, suffix)) return true;
   }
   return false;

@@ -62,6 +62,7 @@ absl::Status CopyFromMapping(Device& device, Stream& stream, const WeightJob::Pa
   const HostTensor& tensor = part.tensor;
   const bool is_copied = tensor.coding == nullptr && part.row_exponents.empty();
   const size_t piece_bytes = is_copied ? tensor.num_bytes() : CheckpointHasher::kPieceBytes;
+  if (tensor.coding != nullptr) RETURN_IF_ERROR(tensor.coding->Check());
   std::vector<std::byte> memory;
   for (size_t at = 0; at < tensor.num_bytes(); at += piece_bytes) {
     const size_t size = std::min(piece_bytes, tensor.num_bytes() - at);
@@ -137,6 +138,7 @@ absl::Status ReadPiece(const Piece& piece, std::span<std::byte> out,
                        std::vector<std::byte>& memory) {
   const TensorCoding* const coding = piece.part->tensor.coding.get();
   if (coding == nullptr) return ReadStored(*piece.part, piece.begin, out);
+  if (piece.begin == 0) RETURN_IF_ERROR(coding->Check());
   const TensorCoding::Extent extent = coding->StoredExtent(piece.begin, out.size());
   memory.resize(extent.size);
   RETURN_IF_ERROR(ReadStored(*piece.part, extent.begin, memory));

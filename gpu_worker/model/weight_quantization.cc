@@ -1,5 +1,8 @@
 #include "gpu_worker/model/weight_quantization.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,10 +18,9 @@ namespace {
 constexpr size_t kMaxGroups = 64;
 constexpr char kSupported[] =
     "e4m3 as compressed-tensors (float-quantized), fp8 or modelopt (FP8) write it is; 4 bits as "
-    "AWQ "
-    "(gemm), GPTQ or compressed-tensors (pack-quantized) write them are; and weights in bf16, f16 "
-    "or "
-    "f32, which --weights-dtype fp8 or int4 rounds while they are loaded";
+    "AWQ (gemm), GPTQ, compressed-tensors (pack-quantized, nvfp4-pack-quantized, "
+    "mxfp4-pack-quantized) or modelopt (NVFP4) write them are; and weights in bf16, f16 or f32, "
+    "which --weights-dtype fp8 or int4 rounds while they are loaded";
 
 absl::Status Unsupported(const common::JsonReader& object, const std::string& key,
                          const std::string& problem) {
@@ -73,7 +75,16 @@ absl::StatusOr<int64_t> ReadGroupSize(const common::JsonReader& object) {
                      absl::StrCat("groups of ", size, " are not, of 32, 64, 128 and -1 (all) are"));
 }
 
-// The "weights" of a group of compressed-tensors in 4 bits.
+absl::Status RequireGroup(const Float4Form& form, const common::JsonReader& object,
+                          const std::string& key) {
+  ASSIGN_OR_RETURN(const int64_t size, object.Int(key, -1, int64_t{1} << 32));
+  if (size == form.group) return absl::OkStatus();
+  return Unsupported(object, key,
+                     absl::StrCat("groups of ", size, " are not, of ", form.group, " are, in ",
+                                  std::string(form.name)));
+}
+
+// The "weights" of a group of compressed-tensors in whole numbers of 4 bits.
 absl::StatusOr<StoredForm> ReadPackedScheme(const common::JsonReader& weights) {
   RETURN_IF_ERROR(RequireFourBits(weights, "num_bits"));
   RETURN_IF_ERROR(Require(weights, "type", "int"));
@@ -105,10 +116,39 @@ absl::StatusOr<StoredForm> ReadFloatScheme(const common::JsonReader& weights) {
   return kFp8OfBlocks;
 }
 
+// The "weights" of a group of compressed-tensors in floats of 4 bits.
+absl::Status RequireFloat4Scheme(const Float4Form& form, const common::JsonReader& weights) {
+  RETURN_IF_ERROR(RequireFourBits(weights, "num_bits"));
+  RETURN_IF_ERROR(Require(weights, "type", "float"));
+  RETURN_IF_ERROR(RequireBool(weights, "symmetric", true));
+  RETURN_IF_ERROR(RequireBool(weights, "dynamic", false));
+  ASSIGN_OR_RETURN(const std::string strategy, weights.String("strategy"));
+  if (strategy != (form.global_end.empty() ? "group" : "tensor_group")) {
+    return UnsupportedValue(weights, "strategy", strategy);
+  }
+  return RequireGroup(form, weights, "group_size");
+}
+
+// The form of a group of compressed-tensors.
+absl::StatusOr<WeightQuantization> ReadScheme(const std::string& format,
+                                              const common::JsonReader& weights) {
+  WeightQuantization scheme{{}, "compressed-tensors", false, {}};
+  if (format == "nvfp4-pack-quantized") scheme.float4 = kCompressedNvfp4;
+  if (format == "mxfp4-pack-quantized") scheme.float4 = kCompressedMxfp4;
+  if (scheme.float4.has_value()) {
+    RETURN_IF_ERROR(RequireFloat4Scheme(*scheme.float4, weights));
+  } else {
+    ASSIGN_OR_RETURN(scheme.form, format == "pack-quantized" ? ReadPackedScheme(weights)
+                                                             : ReadFloatScheme(weights));
+  }
+  return scheme;
+}
+
 absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReader& settings) {
   ASSIGN_OR_RETURN(const std::string format, settings.String("format"));
-  const bool packed = format == "pack-quantized";
-  if (format != "float-quantized" && format != "naive-quantized" && !packed) {
+  constexpr std::string_view kFormats[] = {"float-quantized", "naive-quantized", "pack-quantized",
+                                           "nvfp4-pack-quantized", "mxfp4-pack-quantized"};
+  if (std::ranges::find(kFormats, format) == std::end(kFormats)) {
     return UnsupportedValue(settings, "format", format);
   }
   for (const char* key : {"sparsity_config", "transform_config"}) {
@@ -120,7 +160,7 @@ absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReade
     if (!empty && !dense) return Unsupported(settings, key, "is not supported");
   }
   ASSIGN_OR_RETURN(const common::JsonReader groups, settings.Object("config_groups"));
-  std::optional<StoredForm> form;
+  std::optional<WeightQuantization> result;
   size_t num_groups = 0;
   for (const common::JsonMember& member : groups.json().Members()) {
     if (++num_groups > kMaxGroups) {
@@ -129,18 +169,19 @@ absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReade
     ASSIGN_OR_RETURN(const common::JsonReader group, groups.Object(member));
     ASSIGN_OR_RETURN(const common::JsonReader weights, group.Object("weights"));
     RETURN_IF_ERROR(Require(group, "format", format));
-    ASSIGN_OR_RETURN(const StoredForm of_group,
-                     packed ? ReadPackedScheme(weights) : ReadFloatScheme(weights));
-    const bool alike = !form.has_value() ||
-                       (form->part == of_group.part && form->scale_cols == of_group.scale_cols &&
-                        form->form.has_zeros == of_group.form.has_zeros);
+    ASSIGN_OR_RETURN(const WeightQuantization of_group, ReadScheme(format, weights));
+    const bool alike =
+        !result.has_value() || (result->form.part == of_group.form.part &&
+                                result->form.scale_cols == of_group.form.scale_cols &&
+                                result->form.form.has_zeros == of_group.form.form.has_zeros);
     if (!alike) {
       return Unsupported(settings, "config_groups", "groups of several strategies are not");
     }
-    form = of_group;
+    result = of_group;
   }
-  if (!form.has_value()) return settings.Error("config_groups", "is empty");
-  return WeightQuantization{*form, "compressed-tensors", settings.Has("kv_cache_scheme")};
+  if (!result.has_value()) return settings.Error("config_groups", "is empty");
+  result->has_kv_scheme = settings.Has("kv_cache_scheme");
+  return *std::move(result);
 }
 
 absl::StatusOr<WeightQuantization> ReadFp8(const common::JsonReader& settings) {
@@ -189,9 +230,17 @@ absl::StatusOr<WeightQuantization> ReadGptq(const common::JsonReader& settings) 
 
 absl::StatusOr<WeightQuantization> ReadModelOpt(const common::JsonReader& settings) {
   ASSIGN_OR_RETURN(const std::string algorithm, settings.String("quant_algo"));
-  if (algorithm != "FP8") return UnsupportedValue(settings, "quant_algo", algorithm);
-  return WeightQuantization{kFp8OfMatrices, "modelopt",
-                            settings.Has("kv_cache_quant_algo") || settings.Has("kv_cache_scheme")};
+  WeightQuantization result{kFp8OfMatrices,
+                            "modelopt",
+                            settings.Has("kv_cache_quant_algo") || settings.Has("kv_cache_scheme"),
+                            {}};
+  if (algorithm == "FP8") return result;
+  if (algorithm != "NVFP4") return UnsupportedValue(settings, "quant_algo", algorithm);
+  result.float4 = kModelOptNvfp4;
+  if (settings.Has("group_size")) {
+    RETURN_IF_ERROR(RequireGroup(*result.float4, settings, "group_size"));
+  }
+  return result;
 }
 
 absl::StatusOr<WeightQuantization> ReadSettings(const common::JsonReader& settings) {
@@ -211,6 +260,7 @@ absl::StatusOr<WeightQuantization> ReadSettings(const common::JsonReader& settin
 }  // namespace
 
 std::string WeightQuantization::ToString() const {
+  if (float4.has_value()) return float4->ToString();
   return absl::StrCat(std::string(form.form.name), " (", method, ", ", std::string(form.scales_are),
                       ")");
 }

@@ -1,12 +1,14 @@
 // How a checkpoint says that its weights are quantized, and in which of the ways that people
-// publish: e4m3 with a scale for each matrix, each output feature, or each block of 128 x 128; or
-// int4 with a scale for each group of 32, 64 or 128 input features, or each output feature.
+// publish: e4m3 with a scale for each matrix, each output feature, or each block of 128 x 128; int4
+// with a scale for each group of 32, 64 or 128 input features, or each output feature; or floats of
+// 4 bits (float4_form.h).
 //
-//   compressed-tensors   quantization_config of config.json, format float-quantized or
-//   pack-quantized fp8                  quantization_config, weight_block_size or a scale for each
-//   matrix modelopt             quantization_config or hf_quant_config.json, quant_algo FP8 awq
-//   quantization_config, version gemm, 4 bits gptq                 quantization_config, 4 bits,
-//   both versions of the format, with act order, too
+// * compressed-tensors: quantization_config of config.json, format float-quantized, pack-quantized,
+//   nvfp4-pack-quantized or mxfp4-pack-quantized
+// * fp8: quantization_config, weight_block_size or a scale for each matrix
+// * modelopt: quantization_config or hf_quant_config.json, quant_algo FP8 or NVFP4
+// * awq: quantization_config, version gemm, 4 bits
+// * gptq: quantization_config, 4 bits, both versions of the format, with act order, too
 //
 // Which matrices are quantized their element types say: those that a list of the folder leaves out
 // are stored in 16 or 32 bits and stay so. Activations are not rounded, whatever the folder says:
@@ -18,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/json/json_reader.h"
+#include "gpu_worker/model/float4_form.h"
 #include "gpu_worker/model/stored_form.h"
 
 namespace retroinfer {
@@ -26,6 +29,9 @@ struct WeightQuantization {
   StoredForm form;
   std::string method;          // "compressed-tensors", "fp8", "modelopt", "awq" or "gptq"
   bool has_kv_scheme = false;  // scales for an 8-bit KV cache come along, which have no effect here
+
+  // Matrices are in this form, and `form` says nothing.
+  std::optional<Float4Form> float4 = {};
 
   // For people: "fp8 (compressed-tensors, a scale for each output feature)".
   std::string ToString() const;

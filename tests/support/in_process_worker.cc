@@ -12,6 +12,7 @@
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/assembly/engine_assembly.h"
+#include "gpu_worker/model/float4_matrices.h"
 #include "gpu_worker/model/padded_heads.h"
 #include "gpu_worker/model/stacked_experts.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
@@ -155,7 +156,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   tokenizer_ = OrDie(Tokenizer::Load(
       has_tokenizer ? options.model_folder : source_folder / "tests/golden/tokenizer/llama"));
   Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
-  RI_CHECK(PadHeads(config, checkpoint).ok() && UnstackExperts(config, checkpoint).ok());
+  RI_CHECK(PadHeads(config, checkpoint).ok() && UnstackExperts(config, checkpoint).ok() &&
+           UnpackFloat4(config, checkpoint).ok());
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
   constexpr int64_t kPrefillRows = 256;

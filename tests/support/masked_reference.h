@@ -13,6 +13,7 @@
 
 #include "common/log/check.h"
 #include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/float4_matrices.h"
 #include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_table.h"
@@ -34,7 +35,7 @@ class MaskedReference {
     config_.context_length = context_length;
     auto checkpoint = Checkpoint::Open(folder);
     RI_CHECK(checkpoint.ok() && PadHeads(config_, *checkpoint).ok() &&
-             UnstackExperts(config_, *checkpoint).ok());
+             UnstackExperts(config_, *checkpoint).ok() && UnpackFloat4(config_, *checkpoint).ok());
     for (uint32_t layer = 0; config_.sinks && layer < config_.num_layers; ++layer) {
       const HostTensor& sinks =
           checkpoint->tensors().at(ModelTable(config_).Get(TensorRole::kSinks, layer).stored);

@@ -80,6 +80,18 @@ TEST(FitReport, TellsHowAModelReachesLongerContexts) {
   EXPECT_EQ(json()["model_context_tokens"], 131072);
 }
 
+TEST(FitReport, SaysThatFloatsOfFourBitsBecomeNumbers) {
+  FitInput input = Llama8b();
+  input.worker.model.float4 = kModelOptNvfp4;
+  input.weight_scales = kModelOptNvfp4.ToString();
+  EXPECT_THAT(DescribeFit(input, ExamineFit(input)),
+              HasSubstr("16.00 GiB (NVFP4 (modelopt, a scale for each 16 input features): they "
+                        "become bf16, four times their size; --weights-dtype fp8 or int4 "));
+  input.weights_dtype = "int4";
+  input.on_gpu = true;
+  EXPECT_THAT(DescribeFit(input, ExamineFit(input)), Not(HasSubstr("four times")));
+}
+
 // The most generous policy is not the one that requests without a policy get.
 TEST(FitReport, TheVerdictIsThatOfThePolicy) {
   FitInput input = Llama8b();

@@ -16,6 +16,7 @@
 #include "build_paths.h"
 #include "common/log/check.h"
 #include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/float4_matrices.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/padded_heads.h"
 #include "gpu_worker/model/safetensors_file.h"
@@ -49,6 +50,7 @@ struct GoldenModel {
     checkpoint = *std::move(loaded_checkpoint);
     RI_CHECK(PadHeads(config, checkpoint).ok());
     RI_CHECK(UnstackExperts(config, checkpoint).ok());
+    RI_CHECK(UnpackFloat4(config, checkpoint).ok());
     prefill_logits = Floats(loaded_logits->tensors().at("prefill_logits"));
     decode_logits = Floats(loaded_logits->tensors().at("decode_logits"));
     const auto expected = nlohmann::json::parse(std::ifstream(folder + "/expected.json"));

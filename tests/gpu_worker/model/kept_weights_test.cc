@@ -150,6 +150,29 @@ TEST(KeptWeightsTest, ExpertsAreCountedAndTheirRoutersStayNumbers) {
   EXPECT_LT(in_int4, others + codes + (size_t{50} << 20));
 }
 
+// They are numbers by the time that anything asks.
+TEST(KeptWeightsTest, FloatsOfFourBitsTakeWhatBf16Takes) {
+  const GoldenModel model("llama-nvfp4-ct");
+  ASSERT_TRUE(model.config.float4.has_value() && !model.config.quantization.has_value());
+  EXPECT_EQ(KeptWeightBytes(model.config, model.checkpoint, kAsStored, kCudaNeeds),
+            size_t{2} * (2 * 101 * 128 + 128 * (256 + 2 * 64 + 256) + 3 * 128 * 176 + 3 * 128));
+  EXPECT_LT(KeptWeightBytes(model.config, model.checkpoint, KeptWeights::kFp8, kCudaNeeds),
+            KeptWeightBytes(model.config, model.checkpoint, kAsStored, kCudaNeeds));
+  EXPECT_EQ(KeptForm(model.config, kAsStored), nullptr);
+  EXPECT_EQ(*KeptWeightsNamed("int4", model.config), KeptWeights::kInt4);
+  EXPECT_TRUE(RoundsLayers(model.config, KeptWeights::kInt4));
+  EXPECT_EQ(WeightsDtype(model.config, kAsStored), "bf16");
+  const std::string form = "NVFP4 (compressed-tensors, a scale for each 16 input features)";
+  EXPECT_EQ(WeightScalesFrom(model.config, kAsStored), form);
+  EXPECT_EQ(WeightScalesFrom(model.config, KeptWeights::kFp8),
+            form + ", then fp8 (rounded while loading, a scale for each output feature)");
+  EXPECT_EQ(WeightsInMemory(model.config, kAsStored, kCudaNeeds), kFloat4Note);
+  EXPECT_EQ(WeightsInMemory(model.config, KeptWeights::kInt4, kCudaNeeds),
+            "they stay 4 bits in memory");
+  EXPECT_EQ(WeightsInMemory(model.config, KeptWeights::kFp8, kCpuNeeds),
+            "in memory they become numbers");
+}
+
 TEST(KeptWeightsTest, BytesOfACheckpointFollowItsTensors) {
   const GoldenModel plain("llama-d64-untied-bf16");
   const auto bytes = [](const GoldenModel& model, KeptWeights keep, const BackendNeeds& needs) {

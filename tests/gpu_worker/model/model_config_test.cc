@@ -578,6 +578,26 @@ TEST(ModelConfigTest, OtherHeadsArePadded) {
   const json fp8 = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}};
   config["quantization_config"] = fp8;
   ExpectUnsupported(config, "head_dim", 96, "quantized");
+  config["quantization_config"] = {{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}};
+  ExpectUnsupported(config, "head_dim", 96, "quantized");
+}
+
+// By the time that anything asks they are numbers.
+TEST(ModelConfigTest, FloatsOfFourBitsAreNoQuantization) {
+  json config = Qwen3();
+  config["quantization_config"] = {
+      {"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}, {"kv_cache_quant_algo", "FP8"}};
+  const auto floats = Read(config);
+  ASSERT_TRUE(floats.ok()) << floats.status();
+  EXPECT_FALSE(floats->quantization.has_value());
+  ASSERT_TRUE(floats->float4.has_value());
+  EXPECT_EQ(floats->float4->name, "NVFP4");
+  EXPECT_TRUE(floats->has_kv_scheme);
+  config["quantization_config"]["quant_algo"] = "FP8";
+  EXPECT_TRUE(Read(config)->quantization.has_value());
+  EXPECT_FALSE(Read(config)->float4.has_value());
+  EXPECT_TRUE(Read(config)->has_kv_scheme);
+  EXPECT_FALSE(Read(Qwen3())->has_kv_scheme);
 }
 
 TEST(ModelConfigTest, ShapesOfAttention) {

@@ -206,6 +206,33 @@ TEST_F(ModelWeightsFilesTest, GoldenModelsAreWhole) {
   }
 }
 
+// Shapes do not tell; the matrix would be no numbers, or wrong ones.
+TEST_F(ModelWeightsFilesTest, ScalesOfFloatsOfFourBitsAreCheckedWhileTheyAreRead) {
+  const std::string name = "model.layers.0.mlp.down_proj.weight_global_scale";
+  folder_.CopyFrom(test_support::GoldenModelFolder("llama-nvfp4-ct"));
+  const std::string file = folder_.File("model.safetensors");
+  std::string bytes = test_support::ReadWholeFile(file);
+  uint64_t header_size;
+  std::memcpy(&header_size, bytes.data(), sizeof(header_size));
+  const auto header = nlohmann::json::parse(bytes.substr(8, header_size));
+  const auto load = [&](WeightSource source) -> absl::Status {
+    const auto config = LoadModelConfig(folder_.path());
+    auto checkpoint = Checkpoint::Open(folder_.path());
+    EXPECT_TRUE(config.ok() && checkpoint.ok() && UnpackFloat4(*config, *checkpoint).ok());
+    return LoadModelWeights(*backend_->device, backend_->ops->model(), *config, *checkpoint,
+                            {.source = source})
+        .status();
+  };
+  EXPECT_TRUE(load(WeightSource::kReading).ok());
+  bytes.replace(8 + header_size + header[name]["data_offsets"][0].get<size_t>(), 4, 4, '\0');
+  folder_.Write("model.safetensors", bytes);
+  for (const WeightSource source : {WeightSource::kMapping, WeightSource::kReading}) {
+    const absl::Status status = load(source);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("\"" + name + "\" holds 0"));
+  }
+}
+
 // Each would have an order of input features of its own.
 TEST_F(ModelWeightsFilesTest, ActOrderInExpertsIsRefused) {
   const std::string name = "model.layers.0.mlp.experts.4.down_proj.g_idx";

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -94,23 +96,30 @@ TEST(WeightQuantizationTest, AFileBesideConfigJsonCounts) {
   file["quantization"]["quant_algo"] = nullptr;
   const common::JsonReader kv_alone = Object(file, "hf_quant_config.json");
   EXPECT_FALSE((*ReadWeightQuantization(config, &kv_alone)).has_value());
-  file["quantization"]["quant_algo"] = "NVFP4";
+  file["quantization"]["quant_algo"] = "W4A8_NVFP4";
   const common::JsonReader other = Object(file, "hf_quant_config.json");
   const auto refused = ReadWeightQuantization(config, &other);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(refused.status().message()),
-              AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("NVFP4")));
+              AllOf(HasSubstr("hf_quant_config.json"), HasSubstr("W4A8_NVFP4")));
+  file["quantization"]["quant_algo"] = "NVFP4";
+  file["quantization"]["group_size"] = 16;
+  const common::JsonReader nvfp4 = Object(file, "hf_quant_config.json");
+  const auto floats = ReadWeightQuantization(config, &nvfp4);
+  ASSERT_TRUE(floats.ok() && floats->has_value()) << floats.status();
+  EXPECT_EQ((*floats)->ToString(), kModelOptNvfp4.ToString());
+  EXPECT_TRUE((*floats)->has_kv_scheme);
 }
 
 TEST(WeightQuantizationTest, OthersAreRefusedByName) {
   for (const char* method : {"bitsandbytes", "mxfp4", "fbgemm_fp8", "hqq"}) {
     ExpectUnsupported({{"quant_method", method}, {"bits", 4}}, "quant_method", method);
   }
-  for (const char* algorithm : {"NVFP4", "W4A8_AWQ", "MIXED_PRECISION"}) {
+  for (const char* algorithm : {"NVFP4_AWQ", "W4A8_AWQ", "MIXED_PRECISION"}) {
     ExpectUnsupported({{"quant_method", "modelopt"}, {"quant_algo", algorithm}}, "quant_algo",
                       algorithm);
   }
-  for (const char* format : {"int-quantized", "nvfp4-pack-quantized", "mixed-precision"}) {
+  for (const char* format : {"int-quantized", "mxfp8-quantized", "mixed-precision"}) {
     json settings = CompressedTensors("channel");
     settings["format"] = format;
     ExpectUnsupported(settings, "format", format);
@@ -232,6 +241,50 @@ TEST(WeightQuantizationTest, OtherFormsOfFewBitsAreRefusedByName) {
   json without_size = kAwq;
   without_size.erase("group_size");
   EXPECT_EQ(Read(without_size).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+json PackedFloats(const std::string& format, const std::string& strategy, int group_size) {
+  json settings = Packed(strategy, true, group_size);
+  settings["format"] = format;
+  settings["config_groups"]["group_0"]["weights"]["type"] = "float";
+  return settings;
+}
+
+TEST(WeightQuantizationTest, EachFormOfFloatsOfFourBitsIsRead) {
+  const std::pair<json, Float4Form> forms[] = {
+      {PackedFloats("nvfp4-pack-quantized", "tensor_group", 16), kCompressedNvfp4},
+      {PackedFloats("mxfp4-pack-quantized", "group", 32), kCompressedMxfp4},
+      {{{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}, kModelOptNvfp4},
+      {{{"quant_algo", "NVFP4"}, {"group_size", 16}}, kModelOptNvfp4}};
+  for (const auto& [settings, form] : forms) {
+    const auto read = Read(settings);
+    ASSERT_TRUE(read.ok() && read->has_value()) << read.status() << settings;
+    ASSERT_TRUE((*read)->float4.has_value()) << settings;
+    EXPECT_EQ((*read)->ToString(), form.ToString());
+    EXPECT_EQ((*read)->float4->global_end, form.global_end);
+    EXPECT_EQ((*read)->float4->global_divides, form.global_divides);
+    EXPECT_EQ((*read)->float4->scale_type, form.scale_type);
+  }
+  EXPECT_FALSE((*Read(Packed("group", true, 128)))->float4.has_value());
+}
+
+TEST(WeightQuantizationTest, OtherFloatsOfFourBitsAreRefusedByName) {
+  const std::string nvfp4 = "nvfp4-pack-quantized";
+  ExpectUnsupported(PackedFloats(nvfp4, "group", 16), "strategy", "group");
+  ExpectUnsupported(PackedFloats("mxfp4-pack-quantized", "tensor_group", 32), "strategy",
+                    "tensor_group");
+  ExpectUnsupported(PackedFloats(nvfp4, "tensor_group", 32), "group_size", "groups of 32");
+  ExpectUnsupported(PackedFloats("mxfp4-pack-quantized", "group", 16), "group_size",
+                    "groups of 16");
+  ExpectUnsupported({{"quant_algo", "NVFP4"}, {"group_size", 32}}, "group_size", "groups of 32");
+  for (const auto& [key, value, named] : {std::tuple("num_bits", json(8), "8 bits"),
+                                          {"type", json("int"), "int"},
+                                          {"symmetric", json(false), "false"},
+                                          {"dynamic", json(true), "true"}}) {
+    json settings = PackedFloats(nvfp4, "tensor_group", 16);
+    settings["config_groups"]["group_0"]["weights"][key] = value;
+    ExpectUnsupported(settings, key, named);
+  }
 }
 
 TEST(WeightQuantizationTest, NonsenseIsRefused) {
