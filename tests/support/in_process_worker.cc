@@ -137,6 +137,19 @@ std::vector<PrefillProgress> CollectingSink::progress() const {
   return progress_;
 }
 
+namespace {
+
+// As StoredModel::OpenWeights of a folder.
+Checkpoint OpenWeights(const std::string& folder, const ModelConfig& config) {
+  Checkpoint checkpoint = OrDie(Checkpoint::Open(folder));
+  RI_CHECK(PadHeads(config, checkpoint).ok());
+  RI_CHECK(UnstackExperts(config, checkpoint).ok());
+  RI_CHECK(UnpackFloat4(config, checkpoint).ok());
+  return checkpoint;
+}
+
+}  // namespace
+
 InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   InProcessWorkerOptions options = original;
   if (options.context_length != 0) {
@@ -155,9 +168,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   const std::filesystem::path source_folder = RETROINFER_SOURCE_DIR;
   tokenizer_ = OrDie(Tokenizer::Load(
       has_tokenizer ? options.model_folder : source_folder / "tests/golden/tokenizer/llama"));
-  Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
-  RI_CHECK(PadHeads(config, checkpoint).ok() && UnstackExperts(config, checkpoint).ok() &&
-           UnpackFloat4(config, checkpoint).ok());
+  Checkpoint checkpoint = OpenWeights(options.model_folder.string(), config);
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
   constexpr int64_t kPrefillRows = 256;
