@@ -34,7 +34,7 @@ struct ServedModel {
   std::string kv_dtype;       // type of keys and values: "int8", "bf16" or "f32"
   std::string index_dtype;    // the wave index: "coded", "int8", "bf16" or "f32"
   std::string weights_dtype;  // as WeightsDtype: "fp8", "int4", or the type of the numbers
-  std::string weight_scales;  // as WeightScalesFrom; empty: weights are numbers
+  std::string weight_scales;  // as WeightScalesFrom; empty: stored as numbers
   std::string backend;        // "cpu" or "cuda"
   std::string device_name;    // as the hardware says it
   std::string load_format;    // "auto" or "dummy": random weights
