@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
@@ -87,7 +88,10 @@ class CommandedProcessTest : public testing::Test {
                            Count(result);
                            results_.push_back(EncodeResult(result));
                          }};
-    options.on_plan = [this](const SchedulerInput& input, StepPlan& plan) { Suspend(input, plan); };
+    options.on_plan = [this](const SchedulerInput& input, StepPlan& plan) {
+      Suspend(input, plan);
+      if (plans_all_drafts_) PlanAllDrafts(input, plan);
+    };
     worker_ = std::make_unique<InProcessWorker>(options);
   }
 
@@ -121,6 +125,9 @@ class CommandedProcessTest : public testing::Test {
     return seen_;
   }
   void SuspendOneIn(uint64_t one_in) { suspend_one_in_ = one_in; }
+  // The scheduler plans drafts by measured times, which differ from run to run; from now on all
+  // drafts that the batch has room for are fed.
+  void FeedAllDrafts() { plans_all_drafts_ = true; }
 
  private:
   void Count(const StepCommand& command) {
@@ -158,6 +165,17 @@ class CommandedProcessTest : public testing::Test {
       plan.suspend.push_back(request.id);
     }
   }
+  static void PlanAllDrafts(const SchedulerInput& input, StepPlan& plan) {
+    const auto max_batch = static_cast<size_t>(CommandedOptions().max_batch);
+    for (const RequestDescription& request : input.requests) {
+      if (request.measures_given || request.draft_chance <= 0) continue;
+      const auto rows = std::count(plan.decode.begin(), plan.decode.end(), request.id);
+      if (rows == 0) continue;
+      const auto missing = static_cast<size_t>(1 + request.more_rows - rows);
+      const size_t free_rows = max_batch - plan.decode.size();
+      plan.decode.insert(plan.decode.end(), std::min(missing, free_rows), request.id);
+    }
+  }
 
  protected:
   std::vector<std::string> sent_;  // of the engine's thread until the engine has ended
@@ -167,6 +185,7 @@ class CommandedProcessTest : public testing::Test {
   Seen seen_;
   std::vector<std::string> results_;
   std::atomic<uint64_t> suspend_one_in_ = 0;
+  std::atomic<bool> plans_all_drafts_ = false;
   std::mt19937_64 random_{17};
 
  protected:
@@ -258,6 +277,7 @@ TEST_F(CommandedProcessTest, WhatIsMeasured) {
 
 TEST_F(CommandedProcessTest, DraftsAreAcceptedAlike) {
   SuspendOneIn(50);
+  FeedAllDrafts();
   for (const PolicyKind policy : kAll) {
     GenerationRequest greedy = Request(2100, 600, 3, policy), drawn = Request(500, 400, 4, policy);
     drawn.sampling.temperature = 0.7f;
