@@ -86,7 +86,7 @@ class RankMemory {
 
   // Ends the turn: waits until all ranks have called it as often as this one.
   //
-  // Returns: ABORTED once a rank has ended, with `Of` of no use.
+  // Returns: ABORTED if a rank has ended before all had come, with `Of` of no use.
   absl::Status Meet();
 
   // Makes all waits of all ranks return, now and later.
