@@ -21,7 +21,6 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/clock/steady_now.h"
-#include "common/log/check.h"
 #include "common/shm/unique_fd.h"
 #include "common/status/errno_status.h"
 #include "common/status/error_reason.h"
@@ -454,20 +453,12 @@ bool StoreLink::memory_taken() const { return impl_->memory_taken(); }
 std::span<std::byte> StoreLink::arena() const { return impl_->arena(); }
 
 uint32_t StoreLink::arena_pages() const {
-  return static_cast<uint32_t>(impl_->data_plane().arena_pages());
+  return static_cast<uint32_t>(impl_->data_plane(0).arena_pages());
 }
 
-DataPlane& StoreLink::data_plane(uint32_t rank) {
-  RI_CHECK(rank < impl_->options().num_planes);
-  return impl_->data_plane(rank);
-}
-
+DataPlane& StoreLink::data_plane(uint32_t rank) { return impl_->data_plane(rank); }
 int StoreLink::arena_fd() const { return impl_->arena_fd(); }
-
-int StoreLink::plane_fd(uint32_t rank) const {
-  RI_CHECK(rank < impl_->options().num_planes);
-  return impl_->plane_fd(rank);
-}
+int StoreLink::plane_fd(uint32_t rank) const { return impl_->plane_fd(rank); }
 
 void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
   LinkOperation operation;

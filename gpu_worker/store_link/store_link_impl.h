@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/log/check.h"
 #include "common/log/log_rate_limiter.h"
 #include "common/shm/data_plane.h"
 #include "common/shm/unique_fd.h"
@@ -43,9 +44,15 @@ class StoreLink::Impl {
   bool attached() const { return attached_; }
   uint64_t num_reattached() const { return num_reattached_; }
   std::span<std::byte> arena() const { return memory_.arena.bytes(); }
-  DataPlane& data_plane(size_t rank) { return planes_[rank]; }
+  DataPlane& data_plane(size_t rank) {
+    RI_CHECK(rank < planes_.size());
+    return planes_[rank];
+  }
   int arena_fd() const { return memory_.arena.fd(); }
-  int plane_fd(size_t rank) const { return memory_.data_planes[rank].fd(); }
+  int plane_fd(size_t rank) const {
+    RI_CHECK(rank < memory_.data_planes.size());
+    return memory_.data_planes[rank].fd();
+  }
   // The store has told all planes before another worker can write.
   bool memory_taken() const {
     return planes_.front().arena_taken().load(std::memory_order_seq_cst) != 0;

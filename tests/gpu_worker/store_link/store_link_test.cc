@@ -13,6 +13,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/shm/sealed_memory.h"
 #include "common/status/error_reason.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
 #include "tests/kv_store_service/named_chain.h"
