@@ -264,6 +264,9 @@ class DecodeBench {
   // Null unless a trace is wanted.
   RetrievalObserver* CreateRecorder() {
     if (settings_.trace.empty()) return nullptr;
+    if (geometry_.format.token_code_bits != 0) {
+      bench::Fail("--record-trace needs an index without codes of tokens: --index-dtype int8");
+    }
     const int64_t clusters = std::min<int64_t>(RetrievalRecorder::kMaxClusters,
                                                total_tokens_ / int64_t{kTokensPerCluster} + 1);
     recorder_ = Must(RetrievalRecorder::Create(
