@@ -8,12 +8,14 @@
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
 //          [--free-slots-high 0.1] [--weights-dtype auto|fp8|int4] [--kv-dtype bf16|int8]
 //          [--index-dtype auto|coded|int8|bf16] [--retrieval 0.018] [--temperature 0]
-//          [--schema FILE --tokenizer FOLDER]
-// Prints one JSON object. --reuse: which model's recorded steps the queries repeat
-// (recorded_reuse.h); with --overlap they repeat none (SyntheticShape). --cache-share:
-// slots of the block cache, of all pages of the contexts. --free-slots-low, --free-slots-high: as
-// kv_store_service has them. --schema: every sequence writes JSON of this schema, answer after
-// answer, in tokens of the folder's vocabulary, which must not be larger than the model's.
+//          [--schema FILE --tokenizer FOLDER] [--layers N] [--record-trace FILE]
+// Prints one JSON object. --layers: instead of the model's. --record-trace: writes what every step
+// looked up and missed, for `python3 -m tools.lab.evictions`. --reuse: which model's recorded steps
+// the queries repeat (recorded_reuse.h); with --overlap they repeat none (SyntheticShape).
+// --cache-share: slots of the block cache, of all pages of the contexts. --free-slots-low,
+// --free-slots-high: as kv_store_service has them. --schema: every sequence writes JSON of this
+// schema, answer after answer, in tokens of the folder's vocabulary, which must not be larger than
+// the model's.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -32,6 +34,7 @@
 #include "bench/support/must.h"
 #include "bench/support/wave_memory.h"
 #include "gpu_worker/executor/decode_step.h"
+#include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
 #include "gpu_worker/measuring/synthetic/drifting_queries.h"
 #include "gpu_worker/measuring/synthetic/synthetic_context.h"
 #include "gpu_worker/model/kept_weights.h"
@@ -48,9 +51,12 @@ namespace {
 using bench::Must;
 using test_support::DecodingSequence;
 
+constexpr uint64_t kMaxTraceBytes = uint64_t{1} << 32;
+
 struct Settings {
   std::string backend = "cpu";
   std::string model = "llama-3.1-8b";
+  uint32_t layers = 0;  // 0: as the model has
   std::string policy = "wave";
   int32_t batch = 1;
   int64_t context = 122'880;
@@ -66,6 +72,7 @@ struct Settings {
   double retrieval = AttentionSettings().retrieval_ratio;
   float temperature = 0;
   std::string schema, tokenizer;
+  std::string trace;
   kvstore::Watermarks watermarks;
 };
 
@@ -83,6 +90,8 @@ Settings Parse(int argc, char** argv) {
   CLI::App app;
   app.add_option("--backend", settings.backend)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--model", settings.model);
+  app.add_option("--layers", settings.layers)->check(CLI::Range(1, 1000));
+  app.add_option("--record-trace", settings.trace);
   app.add_option("--policy", settings.policy)->check(CLI::IsMember({"wave", "full"}));
   app.add_option("--batch", settings.batch)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--context", settings.context)->check(CLI::Range(1, 1'000'000'000));
@@ -123,6 +132,7 @@ class DecodeBench {
   explicit DecodeBench(const Settings& settings)
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     config_ = Must(NamedModelShape(settings.model));
+    if (settings.layers != 0) config_.num_layers = settings.layers;
     total_tokens_ = settings.context + settings.steps + settings.warm_up + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
     const absl::Time begin = absl::Now();
@@ -237,7 +247,7 @@ class DecodeBench {
     if (settings_.policy == "full") {
       policy_ = memory_->CreateFullPolicy();
     } else {
-      policy_ = memory_->CreateWavePolicy();
+      policy_ = memory_->CreateWavePolicy(CreateRecorder());
     }
     context_ = std::make_unique<SyntheticContext>(Must(SyntheticContext::Create(
         device, ops,
@@ -249,6 +259,21 @@ class DecodeBench {
          .retrieval_ratio = settings_.retrieval})));
     drifting_ = Must(DriftingQueries::Create(device, ops.model(), *backend_.stream, *policy_,
                                              *context_, geometry_.num_layers, settings_.batch));
+  }
+
+  // Null unless a trace is wanted.
+  RetrievalObserver* CreateRecorder() {
+    if (settings_.trace.empty()) return nullptr;
+    if (geometry_.format.token_code_bits != 0) {
+      bench::Fail("--record-trace needs an index without codes of tokens: --index-dtype int8");
+    }
+    const int64_t clusters = std::min<int64_t>(RetrievalRecorder::kMaxClusters,
+                                               total_tokens_ / int64_t{kTokensPerCluster} + 1);
+    recorder_ = Must(RetrievalRecorder::Create(
+        *backend_.device,
+        {.geometry = geometry_, .max_batch = settings_.batch, .max_clusters = clusters},
+        Must(TraceFile::Open(settings_.trace, TraceEncoder::kMagic, kMaxTraceBytes))));
+    return recorder_.get();
   }
 
   std::unique_ptr<DecodingSequence> MakeSequence(uint64_t id) {
@@ -387,6 +412,7 @@ class DecodeBench {
   std::unique_ptr<Transformer> model_;
   KvNeed need_;
   std::unique_ptr<bench::WaveMemory> memory_;
+  std::unique_ptr<RetrievalRecorder> recorder_;
   std::unique_ptr<AttentionPolicy> policy_;
   std::unique_ptr<SyntheticContext> context_;
   std::unique_ptr<DriftingQueries> drifting_;

@@ -65,7 +65,7 @@ std::unique_ptr<FullPolicy> WaveMemory::CreateFullPolicy() {
                                  sizes_.num_query_heads, sizes_.max_batch));
 }
 
-std::unique_ptr<WavePolicy> WaveMemory::CreateWavePolicy() {
+std::unique_ptr<WavePolicy> WaveMemory::CreateWavePolicy(RetrievalObserver* observer) {
   Device& device = *backend_.device;
   Ops& ops = *backend_.ops;
   const RetrievalShare share = RetrievalFor(RetrievalQuality::kStandard, sizes_.geometry.format);
@@ -96,7 +96,8 @@ std::unique_ptr<WavePolicy> WaveMemory::CreateWavePolicy() {
                                                     .stream = backend_.stream.get(),
                                                     .memory = memory_.get(),
                                                     .segments = segments_.get(),
-                                                    .decode = std::move(decode)}));
+                                                    .decode = std::move(decode),
+                                                    .observer = observer}));
 }
 
 PageId WaveMemory::Reserve(const KvNeed& need, PageId first_page, SequenceKv& kv) {

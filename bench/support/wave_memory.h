@@ -34,8 +34,8 @@ class WaveMemory {
   WaveMemory(test_support::Backend& backend, Sizes sizes);
 
   std::unique_ptr<FullPolicy> CreateFullPolicy();
-  // It must not outlive this; one at a time.
-  std::unique_ptr<WavePolicy> CreateWavePolicy();
+  // It must not outlive this, nor `observer`, which may be null; one at a time.
+  std::unique_ptr<WavePolicy> CreateWavePolicy(RetrievalObserver* observer = nullptr);
   // Reserves what a sequence needs, with extents from `first_page` of the arena on. Returns the
   // page behind them.
   PageId Reserve(const KvNeed& need, PageId first_page, SequenceKv& kv);

@@ -73,7 +73,7 @@ class DataPlane {
   // Eviction requests, store -> worker.
   SpscRing<EvictionRequest>& requests() { return requests_; }
   // Last-use stamps, [num_slots]: written by the worker between two steps when asked, see
-  // StampControl; stable for the store while published == requested.
+  // StampControl. While published != requested a newer copy may be on its way into them.
   std::span<StepStamp> stamps() const { return stamps_; }
   StampControl& stamp_control() { return control_->stamps; }
   // Number of the step last begun, written by the worker.

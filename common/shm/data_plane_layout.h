@@ -19,7 +19,8 @@
 // * Cursors only grow (64 bit, entry number = cursor % capacity), so a restarted consumer sees
 //   exactly where it stands.
 // * The store asks for stamps by incrementing `requested`; the worker copies all stamps between two
-//   steps and then stores `published = requested` (release).
+//   steps and then stores as `published` what `requested` was before that (release). The store may
+//   ask again before that.
 // * A reader never trusts: page and slot ids are checked against the header's limits, cursors
 //   against head - tail <= capacity.
 #pragma once

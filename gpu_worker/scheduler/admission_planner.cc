@@ -21,7 +21,7 @@ void AdmissionPlanner::Plan(const SchedulerInput& input, MemoryBank& bank, Reque
   std::vector<const RequestDescription*> ready;
   for (int tries = 0; tries < kMaxTries && budget.may_ask_store(); ++tries) {
     const bool is_head = tries == 0 && head != nullptr;
-    const RequestDescription* const request = order.Next([&](const RequestDescription& one) {
+    const RequestDescription* const request = order.NextInOrder([&](const RequestDescription& one) {
       return budget.MayTry(one) && (!is_head || &one == head);
     });
     if (request == nullptr && is_head) {

@@ -15,7 +15,8 @@ void BlockedRequests::Update(const SchedulerInput& input) {
   for (const RequestDescription& request : input.requests) {
     // A request that waits for the store's answer stays: if the arena is full, the request is
     // blocked as before, and its patience does not begin anew.
-    if (WaitsForMemory(request) || request.phase == RequestPhase::kReserving) {
+    if ((WaitsForMemory(request) || request.phase == RequestPhase::kReserving) &&
+        blocked_.contains(request.id)) {
       waiting.insert(request.id);
     }
   }

@@ -130,18 +130,19 @@ double ReachOf(std::span<const Run> runs, int64_t first_row, int64_t max_rows) {
   return reach;
 }
 
+// Work of a layer from `first_row` on, of `rows` in all.
+Work WorkOfLayer(std::span<const Run> runs, int64_t first_row, int64_t rows, int64_t max_rows) {
+  Work work = WorkOf(runs, first_row, rows - first_row);
+  work.passes = static_cast<double>((rows - first_row + max_rows - 1) / max_rows);
+  work.pass_reach = ReachOf(runs, first_row, max_rows);
+  return work;
+}
+
 // Work of one layer from `first_row` on, and of `more` whole ones.
 Work WorkFrom(std::span<const Run> runs, int64_t first_row, double more, int64_t max_rows) {
   const int64_t rows = RowsOf(runs);
-  const auto passes = [max_rows](int64_t n) {
-    return static_cast<double>((n + max_rows - 1) / max_rows);
-  };
-  Work work = WorkOf(runs, first_row, rows - first_row);
-  work.passes = passes(rows - first_row);
-  work.pass_reach = ReachOf(runs, first_row, max_rows);
-  Work layer = WorkOf(runs, 0, rows);
-  layer.passes = passes(rows);
-  layer.pass_reach = ReachOf(runs, 0, max_rows);
+  Work work = WorkOfLayer(runs, first_row, rows, max_rows);
+  const Work layer = first_row == 0 ? work : WorkOfLayer(runs, 0, rows, max_rows);
   work += {.passes = more * layer.passes,
            .pass_rows = more * layer.pass_rows,
            .pass_depth = more * layer.pass_depth,

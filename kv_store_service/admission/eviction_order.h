@@ -66,6 +66,8 @@ class EvictionOrder {
   // By age, the youngest first.
   static constexpr uint32_t kBuckets = 256 + 23 * 128;
   static uint32_t BucketOf(uint32_t age);
+  // Whether `a` is a later step than `b`: up to 2^31 - 1 steps.
+  static bool IsAfter(StepStamp a, StepStamp b) { return a - b - 1 < (1u << 31) - 1; }
 
  private:
   enum class Pass { kNone, kSample, kCollect, kSort };
@@ -80,7 +82,6 @@ class EvictionOrder {
     const StepStamp changed = table.ChangedAt(slot);
     return IsAfter(changed, next_.asked_at) ? changed : stamps[slot];
   }
-  static bool IsAfter(StepStamp a, StepStamp b) { return a - b - 1 < (1u << 31) - 1; }
   uint32_t Sample(const PageTable& table, std::span<const StepStamp> stamps,
                   const std::vector<bool>& in_flight, uint32_t max_slots);
   uint32_t Collect(const PageTable& table, std::span<const StepStamp> stamps,

@@ -12,13 +12,14 @@ constexpr uint32_t kForgotten = 16;  // one part in so many of what a step took,
 constexpr uint32_t kStepsRemembered = 256;
 constexpr double kAnswersRemembered = 4096;
 constexpr double kLeastEvictedShare = 0.4;
+constexpr double kFewKept = 0.9;  // of the last answers, evictions: no newer stamps are needed
 // An order is for so many steps, and for no fewer slots than these.
 constexpr uint64_t kStepsOfOrder = 8;
 constexpr uint32_t kLeastOfOrder = 1u << 16;
 constexpr uint32_t kOneInOrdered = 4;
 // A new one is due when so many slots were chosen: the deeper an order is used, the more of it was
 // used meanwhile, and a new one takes some steps to come.
-constexpr uint32_t kOneInChosen = 16;
+constexpr uint32_t kOneInChosen = 8;
 constexpr uint32_t kOldOrder = 256;  // steps
 
 }  // namespace
@@ -45,7 +46,7 @@ void LruAdmission::Admitted(StepStamp step) {
 uint32_t LruAdmission::demand() const { return std::max(taken_before_, taken_in_step_); }
 
 uint32_t LruAdmission::NumWantedFree() const {
-  const uint64_t wanted = uint64_t{demand()} * 3 / 2;
+  const uint64_t wanted = 2 * uint64_t{demand()};
   return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, low_slots_, high_slots_));
 }
 
@@ -77,10 +78,19 @@ uint32_t LruAdmission::ContinueOrder(const PageTable& table, std::span<const Ste
   return order_.Continue(table, stamps, in_flight_, max_slots);
 }
 
-std::optional<EvictionOrder::Candidate> LruAdmission::Choose(const PageTable& table) {
+bool LruAdmission::WantsStamps(uint32_t free_slots) const {
+  return evicted_share_ < kFewKept && SoonFree(free_slots) < 2.0 * NumWantedFree();
+}
+
+std::optional<EvictionOrder::Candidate> LruAdmission::Choose(const PageTable& table,
+                                                             std::span<const StepStamp> stamps) {
   while (const auto candidate = order_.Pop()) {
-    if (const auto upcoming = order_.Upcoming()) table.Prefetch(*upcoming);
+    if (const auto upcoming = order_.Upcoming()) {
+      table.Prefetch(*upcoming);
+      __builtin_prefetch(&stamps[*upcoming]);
+    }
     const SlotId slot = candidate->slot;
+    if (EvictionOrder::IsAfter(stamps[slot], candidate->stamp)) continue;
     if (table.PageIn(slot) == kNoPage || in_flight_[slot]) continue;
     if (order_.IsOutdated(*candidate, table)) continue;
     in_flight_[slot] = true;

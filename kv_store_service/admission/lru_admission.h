@@ -22,11 +22,12 @@ struct Watermarks {
 // memory, no thread.
 //
 // A step finds enough free slots if as many are free at its beginning as it will miss pages. So the
-// aim is one and a half times what the fullest of the last steps took; where a step took all there
+// aim is twice what the fullest of the last steps took; where a step took all there
 // were, that grows from step to step until enough are free. What is asked for is evicted from step
 // to step, in the order of an EvictionOrder; a chosen slot stays *in flight* until the worker's
 // answer is replayed, and is not chosen again. Of those in flight a share will be kept, since they
-// were used meanwhile: that is learned, too.
+// were used meanwhile: that is learned, too. Where it is large newer stamps are wanted in each
+// step, though the order is still in use: they tell which of its candidates need not be asked for.
 class LruAdmission {
  public:
   // REQUIRES: 0 <= low <= high <= 1.
@@ -49,9 +50,15 @@ class LruAdmission {
   uint32_t ContinueOrder(const PageTable& table, std::span<const StepStamp> stamps,
                          uint32_t max_slots);
 
+  // Whether newer stamps would pay, though no order is due: slots are short, and many of those that
+  // were chosen had been used since their stamps were copied.
+  bool WantsStamps(uint32_t free_slots) const;
+
   // Chooses the slot in use that was not used for longest and is not in flight, and notes it as in
-  // flight. Nothing if no candidate is left: a new order is needed.
-  std::optional<EvictionOrder::Candidate> Choose(const PageTable& table);
+  // flight. Nothing if no candidate is left: a new order is needed. Passes over what `stamps`,
+  // which may be newer than the order, know as used since.
+  std::optional<EvictionOrder::Candidate> Choose(const PageTable& table,
+                                                 std::span<const StepStamp> stamps);
   // Notes the answer for a slot. Slots that are not in flight are ignored.
   void Answered(SlotId slot, bool evicted);
   // Forgets everything but what steps take: the cache was reset.

@@ -69,7 +69,7 @@ class Placer {
         extents_(counts.size()) {}
 
   bool PlaceLarge(const std::vector<size_t>& wanted);
-  bool PlaceSmall(const std::vector<size_t>& wanted, uint32_t count);
+  bool PlaceSmall(const std::vector<size_t>& all_wanted, uint32_t count);
   std::vector<PageRun> TakeExtents() { return std::move(extents_); }
 
  private:
@@ -86,6 +86,10 @@ class Placer {
     std::optional<size_t> TakeNext();
   };
 
+  // Gaps of cells that were open before this placement, the shortest first.
+  std::vector<PageRun> GapsFor(uint32_t count) const;
+  // Puts the extents into gaps as long as there are any. Returns those that are left.
+  std::vector<size_t> PlaceInGaps(const std::vector<size_t>& wanted, uint32_t count);
   bool IsOpen(const PageRun& run) const {
     const auto [from, to] = cells_.Touched(run);
     return std::all_of(open_.begin() + static_cast<std::ptrdiff_t>(from),
@@ -98,7 +102,8 @@ class Placer {
   const GridPlacement& grid_;
   const std::span<const ArenaPiece> pieces_;
   const Row cells_;
-  std::vector<bool> open_;  // cells of which large extents cannot have any
+  std::vector<bool> open_;   // cells of which large extents cannot have any
+  std::vector<bool> taken_;  // cells that a large extent of this placement has
   std::vector<PageRun> extents_;
   std::vector<PageRun> placed_;
 };
@@ -106,6 +111,7 @@ class Placer {
 bool Placer::PlaceLarge(const std::vector<size_t>& wanted) {
   const RowRanks cells = RanksOf(cells_, pieces_);
   open_.resize(cells_.size);
+  taken_.resize(cells_.size);
   std::vector<std::pair<uint64_t, size_t>> could;
   for (size_t i = 0; i < cells_.size; ++i) {
     open_[i] = cells.ranks[i] == kInUse;
@@ -117,9 +123,47 @@ bool Placer::PlaceLarge(const std::vector<size_t>& wanted) {
     const size_t cell = could[i].second;
     extents_[wanted[i]] = {static_cast<PageId>(cells_.begin_of(cell)), grid_.large_pages};
     placed_.push_back(extents_[wanted[i]]);
-    open_[cell] = true;
+    open_[cell] = taken_[cell] = true;
   }
   return true;
+}
+
+std::vector<PageRun> Placer::GapsFor(uint32_t count) const {
+  std::vector<PageRun> gaps;
+  for (const ArenaPiece& piece : pieces_) {
+    if (piece.rank != 0 || piece.pages.count < count) continue;
+    const auto [from, to] = cells_.Touched(piece.pages);
+    for (size_t cell = from; cell < to; ++cell) {
+      if (!open_[cell] || taken_[cell]) continue;
+      const uint64_t first = std::max<uint64_t>(piece.pages.first, cells_.begin_of(cell));
+      const uint64_t end = std::min(piece.pages.end(), cells_.begin_of(cell + 1));
+      if (end - first < count || end - first >= 2 * uint64_t{count}) continue;
+      gaps.push_back({static_cast<PageId>(first), static_cast<uint32_t>(end - first)});
+    }
+  }
+  std::stable_sort(gaps.begin(), gaps.end(),
+                   [](const PageRun& a, const PageRun& b) { return a.count < b.count; });
+  return gaps;
+}
+
+// At the end of a gap, so that what is left of it comes free in one piece with what is before.
+std::vector<size_t> Placer::PlaceInGaps(const std::vector<size_t>& wanted, uint32_t count) {
+  if (wanted.empty()) return {};
+  const std::vector<PageRun> gaps = GapsFor(count);
+  const auto overlaps = [this](const PageRun& run) {
+    return std::any_of(placed_.begin(), placed_.end(), [&run](const PageRun& other) {
+      return other.first < run.end() && run.first < other.end();
+    });
+  };
+  size_t next = 0;
+  for (const PageRun& gap : gaps) {
+    if (next == wanted.size()) break;
+    const PageRun run{static_cast<PageId>(gap.end() - count), count};
+    if (overlaps(run)) continue;
+    extents_[wanted[next++]] = run;
+    placed_.push_back(run);
+  }
+  return {wanted.begin() + static_cast<ptrdiff_t>(next), wanted.end()};
 }
 
 std::optional<size_t> Placer::Slots::TakeNext() {
@@ -160,7 +204,9 @@ void Placer::Take(size_t extent, Slots& slots, size_t index) {
   }
 }
 
-bool Placer::PlaceSmall(const std::vector<size_t>& wanted, uint32_t count) {
+bool Placer::PlaceSmall(const std::vector<size_t>& all_wanted, uint32_t count) {
+  const std::vector<size_t> wanted = PlaceInGaps(all_wanted, count);
+  if (wanted.empty()) return true;
   const size_t size = grid_.num_pages / count;
   Slots slots{
       .row = {.first = grid_.num_pages - uint64_t{size} * count, .length = count, .size = size},

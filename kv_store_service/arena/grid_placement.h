@@ -14,7 +14,9 @@ namespace retroinfer::kvstore {
 // a whole cell, so that those that come and go leave room for others of their length. And from its
 // end into slots of each smaller length: small extents take slots, and stay together: a cell that
 // holds something in use already, or what is left behind the last cell, is preferred to one that a
-// large extent could have.
+// large extent could have. Before that come gaps: free runs in such cells that have room for just
+// one, wherever the slots are. What a committed segment leaves of a large extent is one, where
+// pages hold many tokens.
 struct GridPlacement {
   uint32_t num_pages = 0;    // of the arena
   uint32_t large_pages = 0;  // > 0; extents of that length are large, shorter ones are small

@@ -16,6 +16,8 @@ namespace retroinfer::kvstore {
 namespace {
 
 constexpr size_t kBatchEntries = 1024;
+constexpr size_t kMaxAsked = 2;       // copies of the stamps that are under way
+constexpr StepStamp kFreshSteps = 3;  // stamps that are no older when an order is due will do
 
 }  // namespace
 
@@ -106,6 +108,7 @@ void DataPlaneServer::Replay(const LogEntry& entry, Replayed& replayed) {
   switch (static_cast<LogKind>(entry.kind)) {
     case LogKind::kReset:
       admission_.Reset();
+      stamps_of_.reset();
       break;
     case LogKind::kAdmit:
       admission_.Admitted(entry.step);
@@ -123,26 +126,47 @@ void DataPlaneServer::Replay(const LogEntry& entry, Replayed& replayed) {
   }
 }
 
-// Stamps are asked for when a new order is due. What is left of the last one goes on being posted
-// until the new one is made.
+// A copy of the stamps takes the worker a step or two, so another one may be asked for meanwhile.
+bool DataPlaneServer::AskForStamps(StepStamp now) {
+  if (asked_at_.size() == kMaxAsked || (!asked_at_.empty() && asked_at_.back() == now))
+    return false;
+  plane_.stamp_control().requested.value.fetch_add(1, std::memory_order_release);
+  asked_at_.push_back(now);
+  return true;
+}
+
+// Takes note of the stamps that the worker has published. A worker that says that it has published
+// more than was asked for has published none.
+void DataPlaneServer::NoteStamps() {
+  const StampControl& control = plane_.stamp_control();
+  const uint64_t left = control.requested.value.load(std::memory_order_relaxed) -
+                        control.published.value.load(std::memory_order_acquire);
+  while (asked_at_.size() > left) {
+    stamps_of_ = asked_at_.front();
+    asked_at_.pop_front();
+  }
+}
+
+// Stamps are asked for when a new order is due, and in each step while many of those that are
+// chosen have been used meanwhile: newer ones tell which of an order's candidates are left. They
+// may come while an order is made: a stamp that is newer than the others says that its slot is
+// young. What is left of the last order goes on being posted until the new one is made.
 bool DataPlaneServer::OrderSlots() {
   const auto now = static_cast<StepStamp>(plane_.worker_step().load(std::memory_order_acquire));
-  std::atomic<uint64_t>& requested = plane_.stamp_control().requested.value;
-  if (!admission_.is_ordering()) {
-    if (!stamps_awaited_) {
-      if (!admission_.WantsOrder(table_.free_slots(), now)) return false;
-      requested.fetch_add(1, std::memory_order_release);
-      stamps_awaited_ = true;
-      asked_at_ = now;
-      return true;
+  NoteStamps();
+  const uint32_t free_slots = table_.free_slots();
+  const bool is_due = admission_.WantsOrder(free_slots, now);
+  const bool has_asked =
+      (admission_.WantsStamps(free_slots) || (is_due && asked_at_.empty())) && AskForStamps(now);
+  if (!is_due) {
+    due_since_.reset();
+  } else {
+    if (!due_since_.has_value()) due_since_ = now - kFreshSteps;
+    if (stamps_of_.has_value() && !EvictionOrder::IsAfter(*due_since_, *stamps_of_)) {
+      admission_.BeginOrder(now, *stamps_of_);
     }
-    if (plane_.stamp_control().published.value.load(std::memory_order_acquire) !=
-        requested.load(std::memory_order_relaxed)) {
-      return false;
-    }
-    stamps_awaited_ = false;
-    admission_.BeginOrder(now, asked_at_);
   }
+  if (!admission_.is_ordering()) return has_asked;
   published_.slots_examined.fetch_add(
       admission_.ContinueOrder(table_, plane_.stamps(), options_.slots_per_round),
       std::memory_order_relaxed);
@@ -155,7 +179,7 @@ bool DataPlaneServer::PostRequests() {
       std::min({admission_.NumToEvict(table_.free_slots()), room, options_.slots_per_round});
   uint32_t posted = 0;
   while (posted < count) {
-    const auto chosen = admission_.Choose(table_);
+    const auto chosen = admission_.Choose(table_, plane_.stamps());
     if (!chosen.has_value()) break;
     if (!plane_.requests().TryPush({chosen->slot, table_.PageIn(chosen->slot), chosen->stamp, 0})) {
       break;  // A worker wrote nonsense to its cursor: no answer will come, until a reset.

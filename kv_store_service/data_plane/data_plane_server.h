@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -78,6 +80,8 @@ class DataPlaneServer {
   struct Replayed;
   void Replay(const LogEntry& entry, Replayed& replayed);
   bool OrderSlots();
+  bool AskForStamps(StepStamp now);
+  void NoteStamps();
   bool PostRequests();
   void PublishStats();
   void LogGarbage(const std::string& what);
@@ -87,8 +91,10 @@ class DataPlaneServer {
   PageTable table_;
   LruAdmission admission_;
   std::vector<LogEntry> batch_;
-  bool stamps_awaited_ = false;
-  StepStamp asked_at_ = 0;  // for them
+  // Steps in which stamps were asked for that are not there yet, the first ones first.
+  std::deque<StepStamp> asked_at_;
+  std::optional<StepStamp> due_since_;  // less a few steps: since when an order is due
+  std::optional<StepStamp> stamps_of_;  // when those that are there were asked for
   common::LogRateLimiter garbage_log_{absl::Seconds(5)};
 
   // Written by RunOnce(), read by stats().

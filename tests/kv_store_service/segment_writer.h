@@ -15,19 +15,21 @@ namespace retroinfer::kvstore {
 // Geometry of the smallest model that tests use: a segment of 1024 tokens has about 1 MiB.
 inline constexpr KvGeometry kTinyGeometry{2, 2, 64, kBf16Kv};
 
-// Writes a segment whose clusters have 15, 17, 15, 17, ... tokens (the last two of each head: 32
-// and 0) with their pages back to back, the tokens in reverse order. Returns used_pages.
+// Writes a segment whose clusters have 15, 17, 15, 17, ... tokens, those of the first `even_heads`
+// 16 each (the last two of each head: 32 and 0), with their pages back to back, the tokens in
+// reverse order. Returns used_pages.
 //
 // REQUIRES: extent.size() >= SegmentLayout::max_pages * kPageBytes.
 inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geometry,
-                             uint64_t token_begin, uint32_t num_tokens) {
+                             uint64_t token_begin, uint32_t num_tokens, uint32_t even_heads = 0) {
   const SegmentLayout layout(geometry, num_tokens);
   uint32_t next_page = layout.first_kv_page;
   auto* entries = reinterpret_cast<ClusterEntry*>(extent.data() + layout.clusters_offset);
   const uint32_t num_heads = geometry.num_layers * geometry.num_kv_heads;
   for (uint32_t head = 0; head < num_heads; ++head) {
     for (uint32_t i = 0; i < layout.num_clusters; ++i, ++entries) {
-      uint32_t tokens = i % 2 == 0 ? 15 : 17;
+      const uint32_t spread = head < even_heads ? 0 : 1;
+      uint32_t tokens = i % 2 == 0 ? 16 - spread : 16 + spread;
       if (i + 2 == layout.num_clusters) tokens = 32;
       if (i + 1 == layout.num_clusters) tokens = 0;
       *entries = {tokens == 0 ? 0 : next_page, tokens};

@@ -120,8 +120,12 @@ void TimedBlockCache::Step() {
   RI_CHECK(Tend(*cache_).ok());
   head.store(written);
   RI_CHECK(cache_->BeginStep().ok());
+  const uint64_t published = plane_.stamp_control().published.value.load();
+  const double stamps = static_cast<double>(published - last_published_) * num_slots_;
+  last_published_ = published;
   const double step_ms =
-      Scaled(options_.times.step_ms) + 1e-6 * options_.times.miss_ns * last_misses_;
+      Scaled(options_.times.step_ms) +
+      1e-6 * (options_.times.miss_ns * last_misses_ + options_.times.stamp_ns * stamps);
   const uint64_t misses = cache_->counters()->misses;
   for (uint32_t layer = 0; layer < use_.num_layers(); ++layer) {
     worker_ms_ += step_ms / use_.num_layers();
@@ -190,11 +194,12 @@ void TimedBlockCache::RunStore() {
   const auto times = [](uint64_t from, uint64_t to, double ns) {
     return static_cast<double>(to - from) * ns * 1e-6;
   };
+  const uint64_t kept = after.evictions_kept - before.evictions_kept;
   const uint64_t posted = after.requests_posted - before.requests_posted;
   // Work on fewer entries takes less time: only what does not depend on them is scaled.
   const double busy =
-      times(before.entries_replayed, after.entries_replayed, options_.times.entry_ns) +
-      times(0, posted, options_.times.request_ns) +
+      times(before.entries_replayed + kept, after.entries_replayed, options_.times.entry_ns) +
+      times(0, kept, options_.times.kept_ns) + times(0, posted, options_.times.request_ns) +
       times(before.slots_examined, after.slots_examined, options_.times.slot_ns);
   hidden_head_ = head_before;
   total_.store_ms += busy;

@@ -96,6 +96,24 @@ void MakeIds(size_t num_clusters, size_t clusters_of_cell, std::span<const float
   }
 }
 
+// Of the last clusters that are kept, which are behind all that are indexed and so asked for by
+// nobody: a cluster for each 16 tokens.
+std::vector<uint16_t> MakeGenerated(std::span<const uint16_t> rows, size_t num_clusters, size_t dim,
+                                    size_t num_heads, std::mt19937_64& random) {
+  static_assert(kGeneratedTokens == kGroup * kTokens);
+  std::vector<uint16_t> keys;
+  keys.reserve(kGeneratedTokens * num_heads * dim);
+  for (size_t token = 0; token < kGeneratedTokens; ++token) {
+    const size_t cluster = num_clusters - kGroup + token / kTokens;
+    for (size_t head = 0; head < num_heads; ++head) {
+      const size_t row = cluster * kVariants + random() % kVariants;
+      const std::span<const uint16_t> key = rows.subspan(row * dim, dim);
+      keys.insert(keys.end(), key.begin(), key.end());
+    }
+  }
+  return keys;
+}
+
 // The combination of cells' directions whose products with them are `products`. Overwrites those.
 Vectors Combine(const Vectors& cells, std::span<const uint32_t> chosen,
                 std::vector<double> products, size_t dim) {
@@ -271,6 +289,7 @@ SyntheticTables MakeCellTables(const SyntheticShape& shape) {
       }
     }
   }
+  tables.generated = MakeGenerated(tables.rows, num_clusters, dim, kv_heads, random);
   return tables;
 }
 

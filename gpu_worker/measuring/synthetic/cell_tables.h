@@ -7,6 +7,10 @@
 // with each is one; that with the other cells is small as long as a query head has few cells, so
 // cells are as large as that takes. Query heads of a group share the cells of a step.
 //
+// Generated tokens get keys of clusters that no query asks for: those of a model with random
+// weights would take the softmax of single query heads, and clusters that nobody drew would be
+// retrieved.
+//
 // Every sequence and every layer get the same tokens; layers have queries by the layer of the trace
 // that lies as deep.
 #pragma once

@@ -9,14 +9,15 @@ namespace retroinfer {
 
 namespace {
 
-std::array<size_t, 1> RowsSize(uint32_t num_layers, int32_t max_batch) {
-  return {size_t{num_layers} * static_cast<size_t>(max_batch) * sizeof(int32_t)};
+std::array<size_t, 2> RowsSizes(uint32_t num_layers, int32_t max_batch) {
+  const size_t of_layer = static_cast<size_t>(max_batch) * sizeof(int32_t);
+  return {num_layers * of_layer, of_layer};
 }
 
 }  // namespace
 
 size_t DriftingQueries::Bytes(uint32_t num_layers, int32_t max_batch) {
-  return StagedArrays::Bytes(RowsSize(num_layers, max_batch));
+  return StagedArrays::Bytes(RowsSizes(num_layers, max_batch));
 }
 
 absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
@@ -24,7 +25,7 @@ absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
     const SyntheticContext& context, uint32_t num_layers, int32_t max_batch) {
   auto drifting =
       absl::WrapUnique(new DriftingQueries(ops, stream, policy, context, num_layers, max_batch));
-  ASSIGN_OR_RETURN(drifting->rows_, StagedArrays::Create(device, RowsSize(num_layers, max_batch),
+  ASSIGN_OR_RETURN(drifting->rows_, StagedArrays::Create(device, RowsSizes(num_layers, max_batch),
                                                          MemoryPurpose::kActivations));
   return drifting;
 }
@@ -36,6 +37,13 @@ absl::Status DriftingQueries::BeginStep(std::span<SequenceKv* const> batch) {
       rows[layer * static_cast<size_t>(max_batch_) + i] =
           context_.QueryRow(batch[i]->sequence_id, layer, step_);
     }
+  }
+  const std::span<int32_t> keys = rows_.Host<int32_t>(1);
+  uint64_t position = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const bool is_next_of_same = i > 0 && batch[i] == batch[i - 1];
+    position = is_next_of_same ? position + 1 : static_cast<uint64_t>(batch[i]->num_tokens);
+    keys[i] = static_cast<int32_t>(position % kGeneratedTokens);
   }
   ++step_;
   return ForwardingPolicy::BeginStep(batch);
@@ -53,6 +61,12 @@ absl::Status DriftingQueries::DecodeLayer(uint32_t layer, const AttentionForm& f
       size_t{layer} * static_cast<size_t>(max_batch_), static_cast<size_t>(queries.rows));
   RETURN_IF_ERROR(
       ops_.Embedding(stream_, {.token_ids = rows, .table = context_.queries(), .out = queries}));
+  if (context_.generated_keys().rows != 0) {
+    const DeviceSpan<const int32_t> of_keys =
+        rows_.On<const int32_t>(1).first(static_cast<size_t>(keys.rows));
+    RETURN_IF_ERROR(ops_.Embedding(
+        stream_, {.token_ids = of_keys, .table = context_.generated_keys(), .out = keys}));
+  }
   return ForwardingPolicy::DecodeLayer(layer, form, queries, keys, values, out);
 }
 

@@ -1,5 +1,6 @@
 // A policy that answers for another one, but asks its own queries instead of the model's: random
-// weights ask for nothing that stays from one step to the next, as a real model does.
+// weights ask for nothing that stays from one step to the next, as a real model does. Generated
+// tokens get keys that fit these queries (SyntheticContext::generated_keys).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ class DriftingQueries final : public ForwardingPolicy {
   // step; sequences and layers begin at different ones.
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   absl::Status UploadStep() override;
-  // Overwrites `queries`.
+  // Overwrites `queries`, and `keys` where the context has some for generated tokens.
   absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
                            const MatrixView& keys, const MatrixView& values,
                            const MatrixView& out) override;
@@ -50,7 +51,9 @@ class DriftingQueries final : public ForwardingPolicy {
   const SyntheticContext& context_;
   const uint32_t num_layers_;
   const int32_t max_batch_;
-  StagedArrays rows_;  // int32 [num_layers][max_batch]: rows of SyntheticContext::queries()
+  // int32 [num_layers][max_batch]: rows of SyntheticContext::queries(); [max_batch]: of its
+  // generated_keys().
+  StagedArrays rows_;
   uint64_t step_ = 0;
 };
 

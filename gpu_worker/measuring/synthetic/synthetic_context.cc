@@ -23,6 +23,13 @@ size_t LayerBytes(const SyntheticShape& shape) {
          shape.geometry.prompt_vector_bytes();
 }
 
+// Of the keys of generated tokens.
+size_t GeneratedBytes(const SyntheticShape& shape) {
+  if (shape.overlap.has_value()) return 0;
+  return kGeneratedTokens * shape.geometry.num_kv_heads * shape.geometry.head_dim *
+         sizeof(uint16_t);
+}
+
 // Of the rows that are looked up at a time, keys and values.
 size_t ChunkBytes(const SyntheticShape& shape, DType activation_dtype) {
   return 2 * static_cast<size_t>(kChunkTokens) * shape.geometry.num_kv_heads *
@@ -36,7 +43,7 @@ size_t SyntheticContext::Bytes(const SyntheticShape& shape, DType activation_dty
   const SyntheticSizes sizes = SizesOf(shape);
   const size_t queries =
       sizes.num_query_sets * kQueriesOfSet * static_cast<size_t>(shape.num_query_heads) * dim;
-  return 2 * LayerBytes(shape) + ChunkBytes(shape, activation_dtype) +
+  return 2 * LayerBytes(shape) + ChunkBytes(shape, activation_dtype) + GeneratedBytes(shape) +
          sizes.num_ids * sizeof(int32_t) + (sizes.num_rows * dim + queries) * sizeof(uint16_t);
 }
 
@@ -77,6 +84,11 @@ absl::Status SyntheticContext::MakeTables(Stream& stream) {
   queries_ = MatrixView::Dense(query_buffer_.bytes(), DType::kBf16,
                                static_cast<int64_t>(sizes_.num_query_sets * kQueriesOfSet),
                                int64_t{shape_.num_query_heads} * shape_.geometry.head_dim);
+  if (tables.generated.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(tables.generated)), generated_buffer_));
+  generated_keys_ =
+      MatrixView::Dense(generated_buffer_.bytes(), DType::kBf16, kGeneratedTokens,
+                        int64_t{shape_.geometry.num_kv_heads} * shape_.geometry.head_dim);
   return absl::OkStatus();
 }
 

@@ -41,6 +41,9 @@ class SyntheticContext {
   // (recorded_reuse.h), within 1.5 points at 5, 10, 20 and 40 % of the pages
   // (needle's at 5 %: 3.2).
   const MatrixView& queries() const { return queries_; }
+  // Keys of generated tokens, of any layer: [kGeneratedTokens][kv_heads * head_dim] bf16. With an
+  // overlap there are none: no rows.
+  const MatrixView& generated_keys() const { return generated_keys_; }
   // The row of a sequence's queries for a layer of a step. Those of consecutive steps follow each
   // other; sequences and layers begin at different ones.
   int32_t QueryRow(uint64_t sequence_id, uint32_t layer, uint64_t step) const;
@@ -55,10 +58,11 @@ class SyntheticContext {
   std::unique_ptr<Event> read_;
   DeviceBuffer keys_, values_;  // a layer's
   DeviceBuffer table_buffer_, ids_, chunk_;
-  DeviceBuffer query_buffer_;
+  DeviceBuffer query_buffer_, generated_buffer_;
   SyntheticSizes sizes_;
   MatrixView table_;    // [sizes_.num_rows, head_dim] bf16
   MatrixView queries_;  // see queries()
+  MatrixView generated_keys_;
 };
 
 }  // namespace retroinfer

@@ -35,6 +35,8 @@ struct SyntheticSizes {
   int64_t layer_shift = 0;    // tokens between the beginnings of two layers
 };
 inline constexpr size_t kQueriesOfSet = 1024;  // of as many steps
+// Tokens behind the context that have keys of their own; later ones have theirs again.
+inline constexpr size_t kGeneratedTokens = 1024;
 
 struct SyntheticTables {
   std::vector<uint16_t> rows;     // [num_rows, head_dim] bf16
@@ -42,6 +44,9 @@ struct SyntheticTables {
   std::vector<uint16_t> queries;  // [num_query_sets * kQueriesOfSet, query_heads * head_dim] bf16
   // Of cell_tables.h: what they ask for, [num_query_sets * kQueriesOfSet, kv_heads, cells_of_step].
   std::vector<uint32_t> cells;
+  // Of cell_tables.h: keys of generated tokens, [kGeneratedTokens, kv_heads * head_dim] bf16.
+  // Empty: they have the model's.
+  std::vector<uint16_t> generated;
 };
 
 inline uint16_t Bf16Bits(float value) {

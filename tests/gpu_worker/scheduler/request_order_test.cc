@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <random>
+#include <span>
+
 namespace retroinfer {
 namespace {
 
@@ -93,6 +97,58 @@ TEST_F(RequestOrderTest, OnePutBackIsChosenAgain) {
   EXPECT_EQ(order.Next(is_first), nullptr);
   order.PutBack(*first);
   EXPECT_EQ(order.Next(is_first), first);
+}
+
+// Whatever is chosen, accepted, charged and put back meanwhile.
+TEST_F(RequestOrderTest, InOrderTheSameIsChosenAsWhenEachIsAsked) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 200; ++round) {
+    const auto num_tenants = static_cast<uint32_t>(1 + random() % 5);
+    input_.requests.clear();
+    input_.weights.assign(num_tenants, 1.0);
+    input_.weights[0] = 2;
+    const auto wants = std::make_unique<bool[]>(num_tenants);
+    shares_.Update(input_.weights, std::span<const bool>(wants.get(), num_tenants));
+    for (uint64_t id = 1; id <= 1 + random() % 60; ++id) {
+      RequestDescription& request = Add(id, static_cast<int64_t>(100 * (1 + random() % 4)));
+      request.tenant = static_cast<uint32_t>(random() % num_tenants);
+      request.priority = static_cast<int32_t>(random() % 3);
+      request.arrival = input_.now - static_cast<double>(random() % 3) * 7;
+      if (random() % 8 == 0) request.phase = RequestPhase::kSuspended;
+    }
+    RequestOrder asked = NewOrder(), in_order = NewOrder();
+    const uint64_t divisor = 1 + random() % 20;
+    for (int choice = 0; choice < 70; ++choice) {
+      const uint64_t remainder = random() % divisor;
+      const auto may = [&](const RequestDescription& one) { return one.id % divisor == remainder; };
+      const RequestDescription* const next = asked.Next(may);
+      ASSERT_EQ(in_order.NextInOrder(may), next) << round << ", " << choice;
+      if (next == nullptr) continue;
+      if (random() % 2 == 0) {
+        asked.Charge(*next);
+        in_order.Charge(*next);
+      }
+      if (random() % 4 == 0) {
+        asked.PutBack(*next);
+        in_order.PutBack(*next);
+      }
+    }
+  }
+}
+
+TEST_F(RequestOrderTest, InOrderNoMoreAreAskedThanAreChosenOrPassedOver) {
+  for (uint64_t id = 1; id <= 1000; ++id) Add(id, 100).tenant = static_cast<uint32_t>(id % 2);
+  RequestOrder order = NewOrder();
+  int num_asked = 0;
+  for (uint64_t choice = 0; choice < 32; ++choice) {
+    const auto* const next = order.NextInOrder([&](const RequestDescription& one) {
+      ++num_asked;
+      return one.id > 3;
+    });
+    ASSERT_NE(next, nullptr);
+    EXPECT_EQ(next->id, choice + 4);
+  }
+  EXPECT_EQ(num_asked, 32 * 4);
 }
 
 }  // namespace

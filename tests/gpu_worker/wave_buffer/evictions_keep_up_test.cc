@@ -26,5 +26,19 @@ TEST(EvictionsKeepUpTest, AsManyPagesHitAsInAnLru) {
   }
 }
 
+// Where a step misses a tenth of what is looked up: pages that are used while the store chooses
+// must not take the places of others among its requests.
+TEST(EvictionsKeepUpTest, NearlyAsManyPagesHitInAFewSlots) {
+  const DrawnPageUse use(3, 6, 122'880);
+  TimedBlockCache cache(use, {.cache_share = 0.05});
+  for (int i = 0; i < 120; ++i) cache.Step();
+  cache.Take();
+  for (int i = 0; i < 40; ++i) cache.Step();
+  const auto interval = cache.Take();
+  EXPECT_LT(interval.Share(interval.lru_hits), 0.92) << "few slots";
+  EXPECT_GE(interval.Share(interval.counters.hits), interval.Share(interval.lru_hits) - 0.02);
+  EXPECT_LT(interval.counters.evictions_kept, interval.counters.evictions / 3);
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -7,6 +7,7 @@
 #include <functional>
 #include <random>
 
+#include "common/kv/segment_layout.h"
 #include "tests/kv_store_service/random_seed.h"
 
 namespace retroinfer::kvstore {
@@ -200,6 +201,55 @@ TEST(AllocationPlanCostTest, OneHundredThousandRunsAreLookedAtAFewTimes) {
     const uint64_t needed = (128 * 15 + 40 + (on_grid ? 0 : 200)) * kSmall;
     EXPECT_LE(Apply(*plan, counts, evictable, after), needed + 2 * kSmall * counts.size());
   }
+}
+
+// How many contexts of so many segments an arena holds that is asked for one after the other, each
+// computed before the next one comes: what its segments do not use is given back.
+struct ContextsHeld {
+  int contexts = 0;
+  uint32_t whole_cells_left = 0;  // that a large extent could have
+};
+ContextsHeld HoldContexts(const KvGeometry& geometry, uint64_t arena_bytes, size_t num_large,
+                          size_t num_small) {
+  const SegmentLayout large(geometry, kPrefillSegmentTokens);
+  const SegmentLayout small(geometry, kDecodeSegmentTokens);
+  // A cluster leaves half of a page's tokens less one on average, of which the layout has all.
+  const auto used = [&](uint32_t pages) {
+    const SegmentLayout& layout = pages == large.max_pages ? large : small;
+    const uint32_t per_page = geometry.tokens_per_page();
+    const uint64_t clusters =
+        uint64_t{geometry.num_layers} * geometry.num_kv_heads * layout.num_clusters;
+    return static_cast<uint32_t>(pages - clusters * (per_page - 1) / (2 * per_page));
+  };
+  ExtentAllocator allocator(static_cast<uint32_t>(arena_bytes / geometry.page_bytes()));
+  std::vector<uint32_t> counts(num_large, large.max_pages);
+  counts.insert(counts.end(), num_small, small.max_pages);
+  ContextsHeld held;
+  while (const auto plan = PlanAllocation(allocator, counts, large.max_pages, {})) {
+    for (const PageRun& extent : plan->extents) EXPECT_TRUE(allocator.Take(extent).ok());
+    for (const PageRun& extent : plan->extents) {
+      const uint32_t pages = used(extent.count);
+      allocator.Free({static_cast<PageId>(extent.first + pages), extent.count - pages});
+    }
+    ++held.contexts;
+  }
+  for (const PageRun& run : allocator.FreeRuns()) {
+    held.whole_cells_left += run.count / large.max_pages;
+  }
+  return held;
+}
+
+// A large segment in 8 bits leaves more than a small extent takes, one in 16 bits does not.
+TEST(AllocationPlanOfContextsTest, SmallExtentsLieBehindLargeSegmentsWhereTheyFit) {
+  constexpr uint64_t kArena = uint64_t{115} << 30;
+  const KvGeometry eight_bits{32, 8, 128, kInt8Kv}, sixteen_bits{32, 8, 128, kBf16Kv};
+  // 122,880 tokens and an answer of up to a segment.
+  const ContextsHeld long_ones = HoldContexts(eight_bits, kArena, 14, 8);
+  EXPECT_EQ(long_ones.contexts, 10);
+  EXPECT_EQ(long_ones.whole_cells_left, 11u);
+  EXPECT_EQ(HoldContexts(eight_bits, kArena, 13, 8).contexts, 11);
+  EXPECT_EQ(HoldContexts(sixteen_bits, kArena, 14, 8).contexts, 6);
+  EXPECT_EQ(HoldContexts({32, 8, 128, kBf16Int8Kv}, kArena, 14, 8).contexts, 6);
 }
 
 }  // namespace

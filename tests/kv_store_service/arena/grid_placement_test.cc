@@ -60,5 +60,20 @@ TEST(GridPlacementTest, TwoSmallLengthsDoNotOverlap) {
   }
 }
 
+TEST(GridPlacementTest, SmallOnesTakeGapsThatHaveRoomForOne) {
+  // In use: 0 to 5, 10 to 15 and 20 to 27. The cell at 30 is free.
+  const std::vector<ArenaPiece> pieces = {{{6, 4}, 0}, {{16, 4}, 0}, {{28, 17}, 0}};
+  EXPECT_THAT(*Place(pieces, {3, 3, 10}, 0),
+              ElementsAre(PageRun{7, 3}, PageRun{17, 3}, PageRun{30, 10}));
+  EXPECT_THAT(*Place(pieces, {4, 10, 2, 3}, 0),
+              ElementsAre(PageRun{6, 4}, PageRun{30, 10}, PageRun{28, 2}, PageRun{17, 3}));
+  // A gap for two is none, what can be given up is none, and the cell that goes to a large one
+  // neither.
+  EXPECT_THAT(*Place({{{6, 4}, 0}, {{40, 5}, 0}}, {2}, 0), ElementsAre(PageRun{43, 2}));
+  EXPECT_THAT(*Place({{{7, 3}, 5}, {{40, 5}, 0}}, {3}), ElementsAre(PageRun{42, 3}));
+  EXPECT_THAT(*Place({{{20, 10}, 1}, {{30, 3}, 0}, {{33, 7}, 2}, {{40, 5}, 0}}, {10, 10, 3}),
+              ElementsAre(PageRun{20, 10}, PageRun{30, 10}, PageRun{42, 3}));
+}
+
 }  // namespace
 }  // namespace retroinfer::kvstore

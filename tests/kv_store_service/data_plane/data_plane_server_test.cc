@@ -142,6 +142,65 @@ TEST_F(DataPlaneServerTest, EachStepFindsAsManyFreeSlotsAsTheLastOneTook) {
   EXPECT_EQ(server.stats().entries_refused, 0u);
 }
 
+// Many of those that were chosen had been used: newer stamps are asked for in each step, two copies
+// may be under way, and what they know as used is not asked for again.
+TEST_F(DataPlaneServerTest, NewerStampsAreAskedForWhileManyAreKept) {
+  DataPlaneServer server(plane_, options_);
+  const auto requested = [this] { return control().stamps.requested.value.load(); };
+  const auto run = [&server] {
+    for (int i = 0; i < 4; ++i) server.RunOnce();
+  };
+  for (uint32_t slot = 0; slot < kSlots; ++slot) {
+    plane_.log().TryPush(Entry(LogKind::kAdmit, 100 + slot, slot));
+  }
+  uint32_t step = 1000, kept = 0;
+  for (; kept < 600; ++step) {
+    plane_.worker_step() = step;
+    run();
+    PublishStamps();
+    run();
+    EvictionRequest requests[64];
+    const size_t count = *plane_.requests().Pop(requests);
+    for (size_t i = 0; i < count; ++i) {
+      plane_.log().TryPush(Entry(LogKind::kKeep, requests[i].page, requests[i].slot));
+    }
+    kept += static_cast<uint32_t>(count);
+    ASSERT_LT(step, 1200u);
+  }
+  run();
+  PublishStamps();
+  uint64_t before = requested();
+  plane_.worker_step() = ++step;
+  run();
+  EXPECT_EQ(requested(), before + 1) << "once a step";
+  plane_.worker_step() = ++step;
+  run();
+  EXPECT_EQ(requested(), before + 2) << "though the first copy has not come";
+  plane_.worker_step() = ++step;
+  run();
+  EXPECT_EQ(requested(), before + 2) << "two are under way";
+  // The first copy knows all slots as used but one.
+  std::ranges::fill(plane_.stamps(), step);
+  plane_.stamps()[7] = 0;
+  control().stamps.published.value = before + 1;
+  EvictionRequest requests[64];
+  size_t count = *plane_.requests().Pop(requests);
+  for (size_t i = 0; i < count; ++i) {
+    plane_.log().TryPush(Entry(LogKind::kKeep, requests[i].page, requests[i].slot));
+  }
+  server.RunOnce();
+  count = *plane_.requests().Pop(requests);
+  for (size_t i = 0; i < count; ++i) EXPECT_EQ(requests[i].slot, 7u);
+  plane_.worker_step() = ++step;
+  run();
+  EXPECT_EQ(requested(), before + 3);
+  // A worker that has published more than was asked for has published nothing.
+  control().stamps.published.value = requested() + 5;
+  plane_.worker_step() = ++step;
+  run();
+  EXPECT_LE(requested(), before + 3);
+}
+
 TEST_F(DataPlaneServerTest, PostsNoMoreRequestsThanTheRingTakes) {
   // Requests that the worker has not taken yet fill the ring.
   for (int i = 0; i < 61; ++i) plane_.requests().TryPush({0, 0, 0, 0});

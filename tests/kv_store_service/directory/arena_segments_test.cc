@@ -54,6 +54,36 @@ TEST_F(ArenaSegmentsTest, ReservesCommitsAndReleases) {
   EXPECT_EQ(store_.Release(1), 0u);
 }
 
+// What a large segment does not use is room for a small one, and its own again when both end.
+TEST(ArenaSegmentsTailTest, ASmallExtentLiesBehindWhatALargeSegmentUses) {
+  const KvGeometry geometry{2, 2, 128, kInt8Kv};
+  const SegmentLayout large(geometry, kPrefillSegmentTokens);
+  const SegmentLayout small(geometry, kDecodeSegmentTokens);
+  std::vector<std::byte> bytes(size_t{2} * large.max_pages * kPageBytes);
+  SegmentsInMemory store(bytes, geometry);
+  const auto reserve = [&](uint64_t sequence, std::vector<uint32_t> tokens) {
+    return store.Reserve(ReserveRequest::Unnamed(sequence, tokens))->extents;
+  };
+  const ExtentRecord first = reserve(1, {kPrefillSegmentTokens})[0];
+  ASSERT_EQ(first.pages, (PageRun{0, large.max_pages}));
+  const uint32_t used = WriteSegment(bytes, geometry, 4, kPrefillSegmentTokens, 2);
+  const uint32_t tail = large.max_pages - used;
+  ASSERT_TRUE(tail > small.max_pages && tail < 2 * small.max_pages) << tail;
+  const std::vector<SegmentToCommit> segment = {{first.id, 4, kPrefillSegmentTokens}};
+  ASSERT_TRUE(store.Commit(1, segment).ok());
+
+  const auto both = reserve(2, {kPrefillSegmentTokens, kDecodeSegmentTokens});
+  EXPECT_EQ(both[0].pages, (PageRun{large.max_pages, large.max_pages}));
+  EXPECT_EQ(both[1].pages, (PageRun{large.max_pages - small.max_pages, small.max_pages}));
+  EXPECT_GE(both[1].pages.first, used);
+  // The first one's pages are its own: what it may commit again is what it had.
+  EXPECT_EQ((*store.Commit(1, segment))[0].pages, (PageRun{0, used}));
+  store.Release(1);
+  store.Release(2);
+  EXPECT_EQ(store.allocator().free_pages(), 2 * large.max_pages);
+  EXPECT_EQ(reserve(3, {kPrefillSegmentTokens, kPrefillSegmentTokens}).size(), 2u);
+}
+
 TEST_F(ArenaSegmentsTest, ARepeatedReservationIsTheSame) {
   const auto first = Reserve(1, {1024, 2048});
   const auto again = Reserve(1, {1024, 2048});

@@ -198,6 +198,31 @@ TEST(CellTablesTest, QueriesRetrieveTheCellsThatTheyAreMadeFor) {
   }
 }
 
+// Else they would take the softmax of a query head, and others' clusters its place.
+TEST(CellTablesTest, NoQueryAsksForGeneratedTokens) {
+  SyntheticShape shape = ShapeOf(20'000);
+  shape.geometry.num_layers = 1;
+  const SyntheticTables tables = MakeCellTables(shape);
+  ASSERT_EQ(tables.generated.size(), kGeneratedTokens * kKvHeads * kDim);
+  const auto score = [&](const uint16_t* query, const uint16_t* key) {
+    double dot = 0;
+    for (size_t d = 0; d < kDim; ++d) dot += double{FromBf16(query[d])} * FromBf16(key[d]);
+    return dot / std::sqrt(double{kDim});
+  };
+  size_t close = 0, looked_at = 0;
+  for (size_t step = 0; step < kQueriesOfSet; step += 64) {
+    for (size_t head = 0; head < kKvHeads * kGroup; ++head) {
+      const uint16_t* query = &tables.queries[(step * kKvHeads * kGroup + head) * kDim];
+      for (size_t token = 0; token < kGeneratedTokens; token += 8) {
+        const uint16_t* key = &tables.generated[(token * kKvHeads + head / kGroup) * kDim];
+        close += score(query, key) > 0.8 * 8;  // what is asked for scores 8
+        ++looked_at;
+      }
+    }
+  }
+  EXPECT_LT(static_cast<double>(close), 0.002 * static_cast<double>(looked_at));
+}
+
 TEST(CellTablesTest, PlansAreWholeAtEveryLength) {
   for (const int64_t tokens : {1, 100, 1'100, 5'000, 8'300, 32'768, 122'880, 1'048'576}) {
     SCOPED_TRACE(tokens);

@@ -24,7 +24,9 @@ class DriftingQueriesTest : public ::testing::Test {
         drifting_(*DriftingQueries::Create(*backend_->device, backend_->ops->model(),
                                            *backend_->stream, policy_, context_, 2, 3)),
         buffer_(
-            *backend_->device->Allocate(3 * kWidth * sizeof(float), MemoryPurpose::kActivations)) {}
+            *backend_->device->Allocate(3 * kWidth * sizeof(float), MemoryPurpose::kActivations)),
+        keys_buffer_(
+            *backend_->device->Allocate(3 * 64 * sizeof(float), MemoryPurpose::kActivations)) {}
 
   // The queries of one layer of a step for these sequences.
   std::vector<float> Step(std::vector<SequenceKv*> batch, uint32_t layer) {
@@ -36,11 +38,16 @@ class DriftingQueriesTest : public ::testing::Test {
     const MatrixView queries =
         MatrixView::Dense(buffer_.bytes(), backend_->ops->model().activation_dtype(),
                           static_cast<int64_t>(batch), kWidth);
-    EXPECT_TRUE(drifting_->DecodeLayer(layer, {}, queries, {}, {}, {}).ok());
-    std::vector<float> values(batch * kWidth);
+    const MatrixView keys =
+        MatrixView::Dense(keys_buffer_.bytes(), backend_->ops->model().activation_dtype(),
+                          static_cast<int64_t>(batch), 64);
+    EXPECT_TRUE(drifting_->DecodeLayer(layer, {}, queries, keys, {}, {}).ok());
+    return Read(buffer_, batch * kWidth);
+  }
+  std::vector<float> Read(const DeviceBuffer& buffer, size_t count) {
+    std::vector<float> values(count);
     EXPECT_TRUE(backend_->device
-                    ->Download(*backend_->stream,
-                               buffer_.bytes().first(values.size() * sizeof(float)),
+                    ->Download(*backend_->stream, buffer.bytes().first(count * sizeof(float)),
                                std::as_writable_bytes(std::span(values)))
                     .ok());
     EXPECT_TRUE(backend_->stream->Synchronize().ok());
@@ -51,7 +58,7 @@ class DriftingQueriesTest : public ::testing::Test {
   test_support::FakePolicy policy_;
   SyntheticContext context_;
   std::unique_ptr<DriftingQueries> drifting_;
-  DeviceBuffer buffer_;
+  DeviceBuffer buffer_, keys_buffer_;
   SequenceKv first_{.sequence_id = 1}, second_{.sequence_id = 2};
 };
 
@@ -70,6 +77,25 @@ TEST_F(DriftingQueriesTest, ASequencesQueriesDoNotDependOnItsPlaceInTheBatch) {
                                         *backend_->stream, policy_, context_, 2, 3);
   drifting_ = std::move(other);
   EXPECT_EQ(Step({&second_}, 0), std::vector<float>(both.begin() + kWidth, both.end()));
+}
+
+TEST_F(DriftingQueriesTest, AGeneratedTokenHasTheKeyOfItsPosition) {
+  ASSERT_EQ(context_.generated_keys().rows, static_cast<int64_t>(kGeneratedTokens));
+  const auto key = [](const std::vector<float>& keys, size_t row) {
+    return std::vector<float>(keys.begin() + static_cast<ptrdiff_t>(row * 64),
+                              keys.begin() + static_cast<ptrdiff_t>((row + 1) * 64));
+  };
+  first_.num_tokens = 20'000;
+  second_.num_tokens = 20'031;  // of another cluster
+  Step({&first_, &first_, &second_}, 0);
+  const std::vector<float> keys = Read(keys_buffer_, 3 * 64);
+  EXPECT_NE(key(keys, 0), key(keys, 2));
+  first_.num_tokens = 20'001;
+  second_.num_tokens = 20'031 + static_cast<int64_t>(kGeneratedTokens);
+  Step({&first_, &second_}, 1);
+  const std::vector<float> later = Read(keys_buffer_, 2 * 64);
+  EXPECT_EQ(key(later, 0), key(keys, 1)) << "a sequence's second row is its next token";
+  EXPECT_EQ(key(later, 1), key(keys, 2)) << "keys come again";
 }
 
 TEST_F(DriftingQueriesTest, EverythingElseIsThePolicys) {

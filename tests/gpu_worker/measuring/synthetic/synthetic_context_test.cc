@@ -95,8 +95,13 @@ TEST_P(SyntheticContextTest, QueriesOfTwoStepsAreAsAlikeAsAsked) {
 // Cells are read as they were planned: each cluster of 16 tokens has a direction of its own.
 TEST_P(SyntheticContextTest, WithoutAnOverlapKeysLieInCellsAndLayersHaveQueriesOfTheirOwn) {
   shape_.overlap.reset();
+  const size_t before = backend_->device->allocated_bytes(MemoryPurpose::kActivations);
   auto context = SyntheticContext::Create(*backend_->device, *backend_->ops, shape_);
   ASSERT_TRUE(context.ok()) << context.status();
+  EXPECT_EQ(backend_->device->allocated_bytes(MemoryPurpose::kActivations) - before,
+            SyntheticContext::Bytes(shape_, backend_->ops->model().activation_dtype()));
+  EXPECT_EQ(context->generated_keys().rows, static_cast<int64_t>(kGeneratedTokens));
+  EXPECT_EQ(context->generated_keys().cols, static_cast<int64_t>(kKvHeads * kDim));
   const auto kv = context->MakeLayer(*backend_->stream, 1, kTokens);
   ASSERT_TRUE(kv.ok()) << kv.status();
   const std::vector<float> keys = Read(kv->keys, kTokens * kDim);
