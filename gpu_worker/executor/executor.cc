@@ -30,7 +30,8 @@ absl::Status Executor::CreateWorkspaces(const CostModel& costs) {
                                                      .stream = parts_.stream,
                                                      .model = parts_.model,
                                                      .arena = parts_.cache->device_arena(),
-                                                     .windows = parts_.windows.get()},
+                                                     .windows = parts_.windows.get(),
+                                                     .sparse = sizes_.sparse},
                                                     sizes_.geometry, max_tokens, sizes_.max_rows,
                                                     sizes_.max_batch));
     lanes_.push_back(std::move(lane));
@@ -69,7 +70,8 @@ absl::Status Executor::BeginGroup(size_t lane, std::span<Sequence* const> member
 bool Executor::CanRun(const StepPlan::Pass& pass) const {
   const PrefillLane& lane = *lanes_[pass.lane];
   return lane.busy() && lane.layer() == pass.layer && lane.next_row() == pass.first_row &&
-         lane.next_row() + pass.num_rows <= lane.num_rows();
+         lane.next_row() + pass.num_rows <= lane.num_rows() &&
+         lane.WholeUnits(pass.num_rows) == pass.num_rows;
 }
 
 absl::StatusOr<bool> Executor::RunPass(const StepPlan::Pass& pass) {
@@ -260,6 +262,7 @@ void Executor::DescribeRuns(size_t index, LaneDescription& description) const {
     described = {.rows = run.num_rows,
                  .depth = run.first_position,
                  .tenant = description.members[member].tenant};
+    if (run.is_sparse) described.sparse_from = sizes_.sparse.dense_before;
     const SequenceKv& sequence = members_[index][member]->kv;
     for (const CachedRead& read : run.reads) {
       described.cached += sequence.cached[read.index].num_tokens();

@@ -39,6 +39,7 @@ struct InProcessWorkerOptions {
   bool preemption = false;
   bool reserves_all = false;      // LocalEngineOptions
   bool drafts = false;            // LocalEngineOptions
+  BlockChoice sparse = kSparsePrefill;  // LocalEngineOptions
   size_t suspended_kv_bytes = 0;  // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
   KvFormat kv_format;

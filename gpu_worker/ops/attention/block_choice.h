@@ -40,10 +40,25 @@ struct BlockChoice {
   constexpr bool chooses() const { return threshold > 0; }
 };
 
+// Sparse prefill, as requests may ask for it. A prompt of dense_before tokens is exact. Measured in
+// docs/evaluation/sparse-prefill.md.
+inline constexpr BlockChoice kSparsePrefill = {.threshold = 0.95f, .dense_before = 4096};
+
 // The first token of a unit at or behind `token`.
 constexpr int64_t UnitFrom(int64_t token) {
   const int64_t behind = std::max<int64_t>(0, token - int64_t{kSinkTokens});
   return kSinkTokens + (behind + kQueryUnit - 1) / kQueryUnit * kQueryUnit;
+}
+
+// Where a stretch of tokens that would end at `end`, of a prompt that goes on up to `last`, ends
+// instead so that no unit is cut: at the last place from `least` on, else at the next one.
+//
+// REQUIRES: least <= end <= last.
+constexpr int64_t EndOfUnits(int64_t least, int64_t end, int64_t last) {
+  if (end <= int64_t{kSinkTokens}) return end;
+  const int64_t next = UnitFrom(end);
+  if (next == end || end == last) return end;
+  return next - kQueryUnit >= least ? next - kQueryUnit : std::min(next, last);
 }
 
 // Tokens [begin, end) of units that attend to chosen blocks; begin >= end: there are none.
