@@ -321,10 +321,9 @@ std::vector<PrefillLane::Failure> PrefillLane::TakeFailures() {
 void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
   const PrefixGroup& prefix_group = prefix_groups_[run.prefix_group];
   const bool ends_run = last == run.num_rows;
-  const auto keeps_all = [&](size_t i) { return members_[i].member.keeps_all_rows; };
   const auto is_output = [&](size_t i) { return members_[i].is_last_part(); };
   int64_t num_outputs = last - first;
-  if (layer_ + 1 == num_layers() && !keeps_all(run.members.front())) {
+  if (layer_ + 1 == num_layers() && !members_[run.members.front()].member.keeps_all_rows) {
     num_outputs = ends_run && std::ranges::any_of(run.ends_with_it, is_output) ? 1 : 0;
   }
   PrefillPiece& piece = pieces_.emplace_back(PrefillPiece{
