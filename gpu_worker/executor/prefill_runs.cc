@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "common/kv/kv_geometry.h"
-#include "gpu_worker/ops/attention/block_choice.h"
+#include "common/kv/query_units.h"
 
 namespace retroinfer {
 namespace {

@@ -26,7 +26,7 @@ struct RunMember {
   // Whether the member may be in a prefix group with others: the whole prompt is planned, and
   // nobody wants all of its rows' results.
   bool may_share = false;
-  // The rows of a unit (ops/attention/block_choice.h) go together, and the member is alone in its
+  // The rows of a unit (common/kv/query_units.h) go together, and the member is alone in its
   // prefix group: where others go other ways, a unit would be cut.
   bool is_sparse = false;
 };

@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "gpu_worker/ops/attention/block_choice.h"
+#include "common/kv/query_units.h"
 
 namespace retroinfer {
 namespace {

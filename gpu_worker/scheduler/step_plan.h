@@ -140,7 +140,7 @@ struct LaneDescription {
     int64_t cached = 0;   // tokens before the first row that are read from the arena for this run
     uint32_t tenant = 0;  // the tenant that is charged
     // Of the tokens, counted as `depth`: rows from here on attend to chosen blocks of keys. Then no
-    // pass cuts a unit of the run (ops/attention/block_choice.h).
+    // pass cuts a unit of the run (common/kv/query_units.h).
     int64_t sparse_from = kNeverSparse;
   };
   int64_t max_tokens = 0;  // upper bound of LaneTokens(members)

@@ -12,6 +12,7 @@ document of 16K tokens on one core.
 import argparse
 import dataclasses
 import pathlib
+import re
 import time
 
 import torch
@@ -55,6 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
         scored = slice(arguments.length - arguments.scored, arguments.length)
         exact = None
         for choice in rules(arguments.dense):
+            if not re.search(arguments.only, choice.name()):
+                continue
             key = ["sparse prefill", arguments.model.name, arguments.length, name, number,
                    dataclasses.asdict(choice)]
             if results.has(key):
@@ -102,6 +105,7 @@ def main() -> None:
     parser.add_argument("--scored", type=int, default=4096, help="last tokens that are compared")
     parser.add_argument("--documents", type=int, default=2)
     parser.add_argument("--dense", type=int, default=4096, help="rows that attend to everything")
+    parser.add_argument("--only", default="", help="a regular expression: rules whose names match")
     parser.add_argument("--out", type=pathlib.Path, help="JSON lines")
     parser.add_argument("--report", type=pathlib.Path, help="prints the table of these lines")
     arguments = parser.parse_args()

@@ -1,9 +1,8 @@
 // Which blocks of keys a row of a prompt attends to, where it does not attend to all (sparse
 // prefill, docs/decisions/0097-sparse-prefill.md).
 //
-// Rows are in units of 64 tokens behind the sink, at tokens [4 + 64 u, 4 + 64 (u + 1)): the blocks
-// of which KV is found again. All rows of a unit and a query head attend to the same blocks of 128
-// keys, at [128 b, 128 (b + 1)), each as far as the row sees it:
+// Rows are in units of 64 tokens (common/kv/query_units.h). All rows of a unit and a query head
+// attend to the same blocks of 128 keys, at [128 b, 128 (b + 1)), each as far as the row sees it:
 //
 //   floor   the sink's block, the blocks that hold the unit, and the blocks of the 128 tokens
 //           before it;
@@ -25,11 +24,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "common/kv/kv_geometry.h"
+#include "common/kv/query_units.h"
 
 namespace retroinfer {
 
-inline constexpr int64_t kQueryUnit = kDenseBlockTokens;
 inline constexpr int64_t kChoiceBlock = 128;  // keys
 inline constexpr int64_t kChoiceGroup = 16;   // tokens
 
@@ -43,23 +41,6 @@ struct BlockChoice {
 // Sparse prefill, as requests may ask for it. A prompt of dense_before tokens is exact. Measured in
 // docs/evaluation/sparse-prefill.md.
 inline constexpr BlockChoice kSparsePrefill = {.threshold = 0.95f, .dense_before = 4096};
-
-// The first token of a unit at or behind `token`.
-constexpr int64_t UnitFrom(int64_t token) {
-  const int64_t behind = std::max<int64_t>(0, token - int64_t{kSinkTokens});
-  return kSinkTokens + (behind + kQueryUnit - 1) / kQueryUnit * kQueryUnit;
-}
-
-// Where a stretch of tokens that would end at `end`, of a prompt that goes on up to `last`, ends
-// instead so that no unit is cut: at the last place from `least` on, else at the next one.
-//
-// REQUIRES: least <= end <= last.
-constexpr int64_t EndOfUnits(int64_t least, int64_t end, int64_t last) {
-  if (end <= int64_t{kSinkTokens}) return end;
-  const int64_t next = UnitFrom(end);
-  if (next == end || end == last) return end;
-  return next - kQueryUnit >= least ? next - kQueryUnit : std::min(next, last);
-}
 
 // Tokens [begin, end) of units that attend to chosen blocks; begin >= end: there are none.
 struct ChoosingTokens {

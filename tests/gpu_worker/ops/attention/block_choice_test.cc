@@ -13,13 +13,6 @@ namespace {
 
 using namespace test_support;
 
-TEST(BlockChoiceTest, UnitsBeginBehindTheSink) {
-  EXPECT_EQ(UnitFrom(0), 4);
-  EXPECT_EQ(UnitFrom(4), 4);
-  EXPECT_EQ(UnitFrom(5), 68);
-  EXPECT_EQ(UnitFrom(68), 68);
-}
-
 TEST(BlockChoiceTest, OnlyWholeUnitsBehindTheDenseTokensChoose) {
   const BlockChoice choice = {.threshold = 0.9f, .dense_before = 100};
   const auto tokens = [&](int64_t first, int64_t end) {
