@@ -143,10 +143,11 @@ int64_t PrefillRuns::WholeUnits(int64_t first_row, int64_t rows) const {
     const int64_t run_end = run.first_row + run.num_rows;
     if (!run.is_sparse || end <= run.first_row || end >= run_end) continue;
     const int64_t to_position = run.first_position - run.first_row;
-    const int64_t first = std::max(first_row, run.first_row);
-    const int64_t least = first_row < run.first_row ? first : first + 1;
-    return EndOfUnits(least + to_position, end + to_position, run_end + to_position) - to_position -
-           first_row;
+    const int64_t least = std::max(first_row + 1, run.first_row);
+    const int64_t cut =
+        EndOfUnits(least + to_position, end + to_position, run_end + to_position) - to_position;
+    // Before the run is a place, too, where that begins within a unit.
+    return (cut > end && first_row < run.first_row ? run.first_row : cut) - first_row;
   }
   return end - first_row;
 }

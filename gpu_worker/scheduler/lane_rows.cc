@@ -205,8 +205,10 @@ int64_t WholeUnits(const LaneDescription& lane, int64_t rows) {
     if (run.sparse_from != LaneDescription::kNeverSparse && end > begin && end < run_end) {
       const int64_t to_token = run.depth - begin;
       const int64_t least = std::max(lane.next_row + 1, begin);
-      return EndOfUnits(least + to_token, end + to_token, run_end + to_token) - to_token -
-             lane.next_row;
+      const int64_t cut =
+          EndOfUnits(least + to_token, end + to_token, run_end + to_token) - to_token;
+      // Before the run is a place, too, where that begins within a unit.
+      return (cut > end && lane.next_row < begin ? begin : cut) - lane.next_row;
     }
     begin = run_end;
   }

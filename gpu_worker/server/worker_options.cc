@@ -12,7 +12,6 @@
 #include "common/files/regular_file.h"
 #include "common/rpc/loopback.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/engine/sampling_validation.h"
 #include "gpu_worker/model/rope_scaling.h"
 
 namespace retroinfer {
@@ -413,7 +412,11 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   options->default_attention.policy = *PolicyOfName(names.policy);
   options->quality = *RetrievalQualityNamed(names.quality);
   if (names.prefill == "sparse") options->default_attention.prefill = PrefillKind::kSparse;
-  RETURN_IF_ERROR(ValidateAttention(options->default_attention));
+  if (names.prefill == "sparse" && options->default_attention.policy == PolicyKind::kStreaming) {
+    return absl::InvalidArgumentError(
+        "--policy streaming reads prompts by its window: leave --prefill sparse out, or use "
+        "--policy wave or full");
+  }
   RETURN_IF_ERROR(ReadBudgets(options));
   ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
   options->checks_only = settings.checks_only();

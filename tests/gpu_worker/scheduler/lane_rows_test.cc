@@ -67,6 +67,10 @@ TEST(LaneRowsTest, PassesCutNoUnitOfASparseRun) {
   EXPECT_EQ(units(104, 10), 64) << "no less than a unit";
   EXPECT_EQ(units(360, 10), 44) << "the prompt ends within the unit";
   EXPECT_EQ(units(104, 1000), 300);
+  lane.runs = {{.rows = 60}, {.rows = 300, .depth = 4 + 640 + 2, .sparse_from = 0}};
+  EXPECT_EQ(units(0, 64), 60) << "the run begins within a unit";
+  EXPECT_EQ(units(0, 200), 60 + 126);
+  EXPECT_EQ(units(60, 10), 62);
 }
 
 TEST(LaneRowsTest, PassesAddUpToWhatIsLeft) {

@@ -60,6 +60,12 @@ TEST_F(WorkerOptionsTest, RefusesWhatItDoesNotUnderstand) {
   }
 }
 
+TEST_F(WorkerOptionsTest, StreamingReadsNoPromptSparsely) {
+  EXPECT_EQ(Parse({"--model=/m", "--policy=streaming", "--prefill=sparse"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Parse({"--model=/m", "--policy=streaming", "--prefill=exact"}).ok());
+}
+
 TEST_F(WorkerOptionsTest, RandomWeightsNeedAShapeAndNoModel) {
   ASSERT_TRUE(Parse({"--load-format=dummy", "--model-shape=llama-3-8b"}).ok());
   EXPECT_EQ(options_.load_format, "dummy");
