@@ -2,7 +2,7 @@
 // what it changes: the perplexity of the prompt's last quarter over that of exact prefill. The demo
 // model reads Python of this tree; each run has a cache of its own. Prints JSON.
 //
-// usage: sparse_prefill_bench [tokens ...]   Default: 4096 8192 16384 24576
+// usage: sparse_prefill_bench [--threshold 0.98] [tokens ...]   Default: 4096 8192 16384 24576
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -42,7 +42,8 @@ std::string PythonOfTheTree() {
 
 class SparsePrefillBench {
  public:
-  explicit SparsePrefillBench(int64_t most_tokens) : worker_(OptionsFor(most_tokens)) {
+  SparsePrefillBench(int64_t most_tokens, const BlockChoice& sparse)
+      : worker_(OptionsFor(most_tokens, sparse)) {
     const auto tokens = worker_.tokenizer().Encode(PythonOfTheTree());
     RI_CHECK(tokens.ok() && std::ssize(*tokens) >= most_tokens);
     text_ = *tokens;
@@ -69,10 +70,11 @@ class SparsePrefillBench {
   }
 
  private:
-  static InProcessWorkerOptions OptionsFor(int64_t most_tokens) {
+  static InProcessWorkerOptions OptionsFor(int64_t most_tokens, const BlockChoice& sparse) {
     InProcessWorkerOptions options;
     options.model_folder = std::filesystem::path(RETROINFER_SOURCE_DIR) / "models/code";
     options.max_model_len = most_tokens + 64;
+    options.sparse = sparse;
     options.arena_bytes = size_t{1} << 30;
     return options;
   }
@@ -108,15 +110,23 @@ class SparsePrefillBench {
 
 int Main(int argc, char** argv) {
   std::vector<int64_t> lengths;
-  for (int i = 1; i < argc; ++i) lengths.push_back(std::atoll(argv[i]));
+  BlockChoice sparse = kSparsePrefill;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "--threshold" && i + 1 < argc) {
+      sparse.threshold = static_cast<float>(std::atof(argv[++i]));
+    } else {
+      lengths.push_back(std::atoll(argv[i]));
+    }
+  }
   if (lengths.empty()) lengths = {4096, 8192, 16384, 24576};
   if (bench::IsSmoke()) lengths = {4500};
   if (*std::ranges::min_element(lengths) < 64) {
     std::fprintf(stderr, "lengths are of at least 64 tokens\n");
     return 2;
   }
-  SparsePrefillBench measured(*std::ranges::max_element(lengths));
+  SparsePrefillBench measured(*std::ranges::max_element(lengths), sparse);
   nlohmann::json report = bench::Report("sparse_prefill", measured.device().info());
+  report["threshold"] = sparse.threshold;
   report["lengths"] = nlohmann::json::array();
   for (const int64_t length : lengths) report["lengths"].push_back(measured.Measure(length));
   std::printf("%s\n", report.dump(2).c_str());

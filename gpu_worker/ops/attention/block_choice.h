@@ -40,7 +40,7 @@ struct BlockChoice {
 
 // Sparse prefill, as requests may ask for it. A prompt of dense_before tokens is exact. Measured in
 // docs/evaluation/sparse-prefill.md.
-inline constexpr BlockChoice kSparsePrefill = {.threshold = 0.95f, .dense_before = 4096};
+inline constexpr BlockChoice kSparsePrefill = {.threshold = 0.98f, .dense_before = 4096};
 
 // Tokens [begin, end) of units that attend to chosen blocks; begin >= end: there are none.
 struct ChoosingTokens {
