@@ -99,6 +99,16 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
          "first and the newest tokens)")
       ->check(CLI::IsMember(common::PolicyNames()))
       ->group(kAttentionGroup);
+  app.add_option_function<std::string>(
+         "--prefill",
+         [request](const std::string& prefill) {
+           request->mutable_attention()->set_prefill(prefill == "exact" ? v1::PREFILL_EXACT
+                                                                        : v1::PREFILL_SPARSE);
+         },
+         "exact, or sparse: a long prompt attends to the blocks that matter (default: the "
+         "server's)")
+      ->check(CLI::IsMember({"exact", "sparse"}))
+      ->group(kAttentionGroup);
   app.add_option_function<double>(
          "--retrieval-ratio",
          [request](const double& ratio) {

@@ -55,6 +55,15 @@ void AddOptions(common::Settings* settings, ScoreOptions* options) {
       "Tokens at the beginning that are not scored: the others have at least so many before them, "
       "as far as the window reaches",
       1);
+  app.add_option_function<std::string>(
+         "--prefill",
+         [options](const std::string& prefill) {
+           options->request.mutable_attention()->set_prefill(
+               prefill == "exact" ? v1::PREFILL_EXACT : v1::PREFILL_SPARSE);
+         },
+         "exact, or sparse: a long context attends to the blocks that matter (default: the "
+         "server's)")
+      ->check(CLI::IsMember({"exact", "sparse"}));
   app.add_option_function<double>(
       "--retrieval-ratio",
       [options](const double& ratio) {

@@ -31,7 +31,7 @@ constexpr std::string_view kNames[] = {
     "logit-bias", "max-batch", "max-body-bytes", "max-concurrency", "max-concurrent-streams", "max-connections", "max-expected-wait",
     "max-generations", "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "max-unseen-mass", "max-waiting-tokens", "max-whole-prompt", "memory",
     "metrics-address", "min-p", "min-tokens", "model", "model-shape", "n", "name",
-    "num-prompts", "out", "output-len", "page", "parse-special", "persist", "pin", "policy", "preemption", "prefix-len",
+    "num-prompts", "out", "output-len", "page", "parse-special", "persist", "pin", "policy", "preemption", "prefill", "prefix-len",
     "presence-penalty", "priority", "quality", "quiet", "raw", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
     "reserve", "restarts", "restore-threads", "result-file", "retries", "retrieval", "retrieval-ratio", "reuse", "rope-scaling", "seed", "segments",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",

@@ -6,6 +6,10 @@ Hash256 SaltHash(std::string_view salt) {
   return Sha256("retroinfer cache salt").AddU64(salt.size()).Add(salt).Finish();
 }
 
+Hash256 SaltHashOfForm(const Hash256& salt_hash, std::string_view how) {
+  return Sha256("retroinfer form of KV").Add(salt_hash).AddU64(how.size()).Add(how).Finish();
+}
+
 Hash256 FingerprintHash(std::string_view fingerprint) {
   return Sha256("retroinfer model fingerprint")
       .AddU64(fingerprint.size())

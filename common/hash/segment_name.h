@@ -30,6 +30,10 @@ using SegmentName = Hash256;
 // Returns the hash of a cache salt, which may be empty (the tenant without a salt).
 Hash256 SaltHash(std::string_view salt);
 
+// Returns what stands for a salt in names of KV that is not computed exactly, `how` says how: no
+// name of the one is a name of the other.
+Hash256 SaltHashOfForm(const Hash256& salt_hash, std::string_view how);
+
 // Returns the hash of a model fingerprint of any length.
 Hash256 FingerprintHash(std::string_view fingerprint);
 

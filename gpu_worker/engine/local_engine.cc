@@ -129,14 +129,14 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngin
                        .inter_token_target = absl::ToDoubleSeconds(options.inter_token_target),
                        .preempts = parts.executor.suspended != nullptr,
                        .ahead = options.ahead});
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<Executor> executor,
-      Executor::Create(std::move(parts.executor),
-                       {.geometry = plan.geometry,
-                        .max_batch = plan.max_batch,
-                        .max_rows = plan.prefill_rows,
-                        .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens}},
-                       scheduler->costs()));
+  ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
+                   Executor::Create(std::move(parts.executor),
+                                    {.geometry = plan.geometry,
+                                     .max_batch = plan.max_batch,
+                                     .max_rows = plan.prefill_rows,
+                                     .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens},
+                                     .sparse = options.sparse},
+                                    scheduler->costs()));
   ASSIGN_OR_RETURN(std::unique_ptr<CommandRunner> commands,
                    CommandRunner::Create(*executor, parts.arena, options.hooks));
   auto engine = absl::WrapUnique(new LocalEngine(options, parts, std::move(scheduler),
@@ -159,6 +159,7 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   RETURN_IF_ERROR(
       ValidateRequest(request, static_cast<int32_t>(executor_->parts().model->config().vocab_size),
                       limits_.max_model_len));
+  RETURN_IF_ERROR(SettlePrefill(request));
   if (request.open_ended) ShortenToFit(request);
   RETURN_IF_ERROR(CheckFits(request));
   RI_CHECK(request.continuations.size() <= 1 ||
@@ -170,10 +171,26 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   if (options_.share_segments && request.shares_kv && keeps_kv &&
       EntryOf(request.attention.policy).reads_segments) {
     prefix = NamePrefix(request.prompt, executor_->parts().segments->settings().dense_below,
-                        options_.segment_fingerprint, request.cache_salt);
+                        options_.segment_fingerprint, request.cache_salt,
+                        HowPrefilled(request.attention, options_.sparse));
   }
   return inbox_->Submit(
       {std::move(request), std::move(sink), common::SteadyNow(), std::move(prefix)});
+}
+
+absl::Status LocalEngine::SettlePrefill(GenerationRequest& request) const {
+  PrefillKind& prefill = request.attention.prefill;
+  if (prefill == PrefillKind::kExact) return absl::OkStatus();
+  if (!executor_->parts().ops->attention().ChoosesBlocks() ||
+      executor_->sizes().max_rows < kQueryUnit) {
+    return common::WithReason(
+        absl::InvalidArgumentError("sparse prefill is not available on this backend: leave prefill "
+                                   "out, or set it to exact"),
+        "INVALID_ATTENTION");
+  }
+  // The KV of such a prompt is exact, and shared as such.
+  if (std::ssize(request.prompt) <= options_.sparse.dense_before) prefill = PrefillKind::kExact;
+  return absl::OkStatus();
 }
 
 bool LocalEngine::CanMeasureTogether(const AttentionSettings& attention, int64_t prompt_tokens,
@@ -338,10 +355,15 @@ void LocalEngine::TakeSubmission(Submission submission) {
   if (request.reuse == KvReuse::kGenerated && !IsScoring(request)) {
     made_by = MadeBy(kv.settings, executor_->parts().segments->settings());
   }
-  kv.lineage = KvLineage(kv.prefix, kv.prompt, made_by);
+  const bool is_sparse = kv.settings.prefill == PrefillKind::kSparse;
+  // Rows of a unit that the prompt does not fill attend to all: in a longer prompt they would not.
+  const int64_t alike_end =
+      is_sparse ? EndOfUnits(0, kv.prompt_tokens, kv.prompt_tokens + kQueryUnit) : kv.prompt_tokens;
+  kv.lineage = KvLineage(kv.prefix, kv.prompt, made_by, alike_end);
   kv.lineage.SetCached({}, 0);
   live->prefix = prefixes_.Acquire(kv.prefix);
-  if (kv.reads_whole) live->prefix = 0;  // no run of its rows is read for several prompts
+  // No run of its rows is read for several prompts.
+  if (kv.reads_whole || is_sparse) live->prefix = 0;
   live->need = sequence.policy->Need(kv.settings, kv.prompt_tokens, kv.total_tokens);
   live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
                              AnswerGrowth::TokensAtFirst(request), options_.reserves_all);

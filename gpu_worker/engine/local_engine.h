@@ -50,8 +50,9 @@ struct LocalEngineOptions {
   bool share_segments = true;  // name the segments of prompts, so that others find them
   absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
   AheadShares ahead;                                           // SchedulerOptions
-  bool reserves_all = false;  // device memory for all of max_tokens when a request begins
-  bool drafts = false;        // steps try drafts of what comes next, of requests that allow it
+  bool reserves_all = false;            // device memory for all of max_tokens when a request begins
+  BlockChoice sparse = kSparsePrefill;  // of prompts that ask for PrefillKind::kSparse
+  bool drafts = false;  // steps try drafts of what comes next, of requests that allow it
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
   // Called by the loop, on its thread, with what the scheduler was told and the plan that it made,
@@ -109,6 +110,9 @@ class LocalEngine final : public Engine {
   std::unique_ptr<BlockSaver> MakeSaver();
 
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
+  // Refuses sparse prefill where it cannot be had; makes prompts exact of which no row would
+  // choose.
+  absl::Status SettlePrefill(GenerationRequest& request) const;
   absl::Status CheckFits(const GenerationRequest& request) const;
   void ShortenToFit(GenerationRequest& request) const;
   void TendBackground(bool worked);

@@ -104,6 +104,9 @@ RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
           .context = kv.num_tokens,
           .wants_extents = !live.need.segment_tokens.empty(),
           .takes_in_order = live.takes_in_order,
+          .sparse_from = kv.settings.prefill == PrefillKind::kSparse
+                             ? executor_.sizes().sparse.dense_before
+                             : LaneDescription::kNeverSparse,
           .has_more_parts = part.end < kv.prompt_tokens,
           .suspended_since = ToSeconds(live.suspended_since),
           .tokens_left = kv.total_tokens - kv.prompt_tokens - live.num_generated,

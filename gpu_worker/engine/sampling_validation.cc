@@ -96,6 +96,16 @@ absl::Status CheckUnseenMass(const AttentionSettings& attention) {
   return common::WithReason(absl::InvalidArgumentError(problem), "INVALID_ATTENTION");
 }
 
+absl::Status CheckPrefill(const AttentionSettings& attention) {
+  if (attention.prefill == PrefillKind::kExact || attention.policy != PolicyKind::kStreaming) {
+    return absl::OkStatus();
+  }
+  return common::WithReason(
+      absl::InvalidArgumentError("prefill is sparse, policy streaming reads prompts by its window: "
+                                 "leave prefill out, or use policy wave or full"),
+      "INVALID_ATTENTION");
+}
+
 }  // namespace
 
 absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size,
@@ -126,6 +136,7 @@ absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size
 absl::Status ValidateAttention(const AttentionSettings& attention) {
   RETURN_IF_ERROR(CheckRatio("retrieval_ratio", attention.retrieval_ratio));
   RETURN_IF_ERROR(CheckRatio("estimation_ratio", attention.estimation_ratio));
+  RETURN_IF_ERROR(CheckPrefill(attention));
   RETURN_IF_ERROR(CheckUnseenMass(attention));
   const int32_t window = attention.streaming_window;
   if (window >= kMinStreamingWindow && window <= kMaxStreamingWindow) return absl::OkStatus();

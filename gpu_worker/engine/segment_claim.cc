@@ -24,6 +24,13 @@ common::SegmentName NameOf(const SequenceKv& sequence, const CachedRun& run) {
 
 }  // namespace
 
+std::string HowPrefilled(const AttentionSettings& settings, const BlockChoice& sparse) {
+  if (settings.prefill == PrefillKind::kExact) return "";
+  // The number stands for the rule by which blocks are chosen: another rule, another number.
+  return absl::StrCat("sparse prefill 1: ", std::bit_cast<uint32_t>(sparse.threshold), " from ",
+                      sparse.dense_before);
+}
+
 common::Hash256 MadeBy(const AttentionSettings& settings, const WaveIndexSettings& index) {
   common::Sha256 hash("retroinfer attention settings");
   const auto add = [&hash](double value) { hash.AddU64(std::bit_cast<uint64_t>(value)); };

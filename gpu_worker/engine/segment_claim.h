@@ -3,17 +3,22 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/kv/extent.h"
 #include "common/kv/named_segment.h"
 #include "gpu_worker/kv/sequence_kv.h"
+#include "gpu_worker/ops/attention/block_choice.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {
 
 // Returns the hash of all settings that decide what decode steps compute.
+// How prompts of the settings are computed, for NamePrefix(): empty where exactly.
+std::string HowPrefilled(const AttentionSettings& settings, const BlockChoice& sparse);
+
 common::Hash256 MadeBy(const AttentionSettings& settings, const WaveIndexSettings& index);
 
 // Returns the extents that a sequence has to ask of the store, for the segments of its whole life;

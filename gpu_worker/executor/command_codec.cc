@@ -32,6 +32,7 @@ void Put(const AttentionSettings& from, wire::Attention& to) {
   to.set_ranking(static_cast<int32_t>(from.ranking));
   to.set_max_unseen_mass(from.max_unseen_mass);
   to.set_streaming_window(from.streaming_window);
+  to.set_prefill(static_cast<uint32_t>(from.prefill));
 }
 
 void Put(const SamplingParams& from, wire::Sampling& to) {
@@ -197,7 +198,7 @@ class CommandDecoder {
 bool IsShare(double value) { return value >= 0 && value <= 1; }
 
 absl::Status CommandDecoder::Get(const wire::Attention& from, AttentionSettings& to) const {
-  const bool is_known = from.policy() < kNumPolicies &&
+  const bool is_known = from.policy() < kNumPolicies && from.prefill() < std::size(kPrefillNames) &&
                         (from.ranking() == static_cast<int32_t>(GroupRanking::kSumOfSoftmax) ||
                          from.ranking() == static_cast<int32_t>(GroupRanking::kMaxOfSoftmax));
   // Not a number is no share.
@@ -207,6 +208,7 @@ absl::Status CommandDecoder::Get(const wire::Attention& from, AttentionSettings&
                         from.streaming_window() <= kMaxStreamingWindow;
   if (!is_valid) return Wrong("attention settings that cannot be");
   to = {.policy = static_cast<PolicyKind>(from.policy()),
+        .prefill = static_cast<PrefillKind>(from.prefill()),
         .retrieval_ratio = from.retrieval_ratio(),
         .estimation_ratio = from.estimation_ratio(),
         .ranking = static_cast<GroupRanking>(from.ranking()),

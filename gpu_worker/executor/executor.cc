@@ -31,7 +31,8 @@ absl::Status Executor::CreateWorkspaces(const CostModel& costs) {
                                                      .model = parts_.model,
                                                      .arena = parts_.cache->device_arena(),
                                                      .windows = parts_.windows.get(),
-                                                     .heads = parts_.memory->sizes().heads},
+                                                     .heads = parts_.memory->sizes().heads,
+                                                     .sparse = sizes_.sparse},
                                                     sizes_.geometry, max_tokens, sizes_.max_rows,
                                                     sizes_.max_batch));
     lanes_.push_back(std::move(lane));
@@ -70,7 +71,8 @@ absl::Status Executor::BeginGroup(size_t lane, std::span<Sequence* const> member
 bool Executor::CanRun(const StepPlan::Pass& pass) const {
   const PrefillLane& lane = *lanes_[pass.lane];
   return lane.busy() && lane.layer() == pass.layer && lane.next_row() == pass.first_row &&
-         lane.next_row() + pass.num_rows <= lane.num_rows();
+         lane.next_row() + pass.num_rows <= lane.num_rows() &&
+         lane.WholeUnits(pass.num_rows) == pass.num_rows;
 }
 
 absl::StatusOr<bool> Executor::RunPass(const StepPlan::Pass& pass) {
@@ -261,6 +263,7 @@ void Executor::DescribeRuns(size_t index, LaneDescription& description) const {
     described = {.rows = run.num_rows,
                  .depth = run.first_position,
                  .tenant = description.members[member].tenant};
+    if (run.is_sparse) described.sparse_from = sizes_.sparse.dense_before;
     const SequenceKv& sequence = members_[index][member]->kv;
     for (const CachedRead& read : run.reads) {
       described.cached += sequence.cached[read.index].num_tokens();

@@ -56,6 +56,7 @@ class Executor {
     int32_t max_batch = 0;             // rows of a decode step
     int64_t max_rows = 0;              // of a pass
     std::vector<int64_t> lane_tokens;  // a lane for groups of so many tokens; the longest first
+    BlockChoice sparse = kSparsePrefill;
   };
   // Sums since start.
   struct Counters {

@@ -87,7 +87,8 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
                            .cached = sequence.cached,
                            .begin = part.begin,
                            .end = part.end,
-                           .may_share = is_whole && !member.keeps_all_rows});
+                           .may_share = is_whole && !member.keeps_all_rows,
+                           .is_sparse = sequence.settings.prefill == PrefillKind::kSparse});
   }
   runs_ = PlanRuns(run_members);
   for (const PrefillRun& run : runs_.runs) {
@@ -321,21 +322,21 @@ std::vector<PrefillLane::Failure> PrefillLane::TakeFailures() {
 void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
   const PrefixGroup& prefix_group = prefix_groups_[run.prefix_group];
   const bool ends_run = last == run.num_rows;
-  const auto keeps_all = [&](size_t i) { return members_[i].member.keeps_all_rows; };
   const auto is_output = [&](size_t i) { return members_[i].is_last_part(); };
   int64_t num_outputs = last - first;
-  if (layer_ + 1 == num_layers() && !keeps_all(run.members.front())) {
+  if (layer_ + 1 == num_layers() && !members_[run.members.front()].member.keeps_all_rows) {
     num_outputs = ends_run && std::ranges::any_of(run.ends_with_it, is_output) ? 1 : 0;
   }
-  PrefillPiece& piece = pieces_.emplace_back(
-      PrefillPiece{.num_rows = last - first,
-                   .first_token = run.first_position + first + prefix_group.row_of_position,
-                   .kv = KvOf(prefix_group),
-                   .num_outputs = num_outputs,
-                   .window = {},
-                   .copies = {},
-                   .before = nullptr,
-                   .behind = nullptr});
+  PrefillPiece& piece = pieces_.emplace_back(PrefillPiece{
+      .num_rows = last - first,
+      .first_token = run.first_position + first + prefix_group.row_of_position,
+      .kv = KvOf(prefix_group),
+      .num_outputs = num_outputs,
+      .window = {},
+      .choice = run.is_sparse && layer_ + 1 < num_layers() ? parts_.sparse : BlockChoice{},
+      .copies = {},
+      .before = nullptr,
+      .behind = nullptr});
   for (const size_t member : run.members) {
     const MemberState& state = members_[member];
     if (!state.is_live()) continue;
@@ -370,7 +371,7 @@ void PrefillLane::CountRows(const PrefillRun& run, int64_t rows) {
 
 absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const MatrixView& logits) {
   RI_CHECK(busy() && layer_ < num_layers() && rows >= 1 && rows <= max_rows_ &&
-           next_row_ + rows <= num_rows_);
+           next_row_ + rows <= num_rows_ && WholeUnits(rows) == rows);
   const auto first = static_cast<size_t>(next_row_), count = static_cast<size_t>(rows);
   const DeviceSpan<const int32_t> ids = rows_.as<const int32_t>();
   const MatrixView hidden = Hidden().Rows(next_row_, rows);
@@ -413,7 +414,7 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const M
     ASSIGN_OR_RETURN(const uint32_t open, LayersOpen());
     if (layer_ >= open) return Outcome::kBlocked;
   }
-  return RunPass(std::min({rows, max_rows_, num_rows_ - next_row_}), logits);
+  return RunPass(WholeUnits(std::min(rows, max_rows_)), logits);
 }
 
 // Gathers the rows of last tokens, so that the vocabulary is gone through once for all.

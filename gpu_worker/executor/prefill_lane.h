@@ -13,6 +13,11 @@
 // KV that the background still reads is copied to the member's own KV as it is computed. The result
 // is bit by bit that of reading each prompt alone.
 //
+// A prompt of PrefillKind::kSparse attends to chosen blocks of keys (ops/attention/block_choice.h)
+// in all layers but the last: there only keys and values, or rows that are told, come of it. All
+// rows of a unit go in one pass (WholeUnits), and the prompt is read for itself. So its result is
+// the same in any passes and groups, too.
+//
 // The lane has the KV of two layers at a time: while layer l + 1 computes, the policy still reads
 // layer l's. The policy takes each finished layer over (index construction, copies to
 // the arena). Window layers (kv/layer_map.h) are computed as the others, but for cached tokens only
@@ -59,6 +64,7 @@ class PrefillLane {
     DeviceSpan<std::byte> arena;      // only read
     WindowLayers* windows = nullptr;  // null: all layers of the model are indexed
     KvHeadRange heads;                // of the arena's, that the lane's KV has
+    BlockChoice sparse = kSparsePrefill;
   };
 
   // A prompt of a group, or the part of the prompt that its policy reads next. Prompt, sequence and
@@ -115,11 +121,16 @@ class PrefillLane {
   // Layers from the result on must wait: a member's policy still reads the buffer that they need.
   absl::StatusOr<uint32_t> LayersOpen() const;
 
+  // The largest number of rows up to `rows`, or the least above, that a pass from next_row() on can
+  // have: no unit of a sparse prompt goes on behind them.
+  int64_t WholeUnits(int64_t rows) const { return runs_.WholeUnits(next_row_, rows); }
+
   // Enqueues the next `rows` rows of layer(). On kDone row i of `logits` ([members, vocab] f32)
   // belongs to the last token of the i-th of Live() that FinishesPrompt(); nobody has left the lane
   // yet.
   //
-  // REQUIRES: layer() is open; 1 <= rows <= max_rows, and no more than the layer has left.
+  // REQUIRES: layer() is open; 1 <= rows <= max_rows, and no more than the layer has left; they are
+  //           WholeUnits().
   absl::StatusOr<Outcome> RunPass(int64_t rows, const MatrixView& logits);
   // Members whose policy has refused a layer since the last call. They are treated like dropped
   // members: nothing more is computed for them.

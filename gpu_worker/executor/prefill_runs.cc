@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/kv/kv_geometry.h"
+#include "common/kv/query_units.h"
 
 namespace retroinfer {
 namespace {
@@ -39,6 +40,7 @@ class Planner {
   bool ShareCachedPrefix(size_t a, size_t b) const {
     const RunMember& one = members_[a];
     const RunMember& other = members_[b];
+    if (one.is_sparse || other.is_sparse) return false;
     return one.may_share && other.may_share && !one.cached.empty() && !other.cached.empty() &&
            one.cached[0].name == other.cached[0].name;
   }
@@ -113,7 +115,8 @@ class Planner {
                    .first_position = position,
                    .reads = std::exchange(pending_, {}),
                    .members = branch,
-                   .ends_with_it = {}};
+                   .ends_with_it = {},
+                   .is_sparse = members_[first].is_sparse};
     Members rest;
     for (const size_t member : branch) {
       (members_[member].end == end ? run.ends_with_it : rest).push_back(member);
@@ -132,6 +135,22 @@ class Planner {
 }  // namespace
 
 PrefillRuns PlanRuns(std::span<const RunMember> members) { return Planner(members).Plan(); }
+
+int64_t PrefillRuns::WholeUnits(int64_t first_row, int64_t rows) const {
+  const int64_t num_rows = runs.empty() ? 0 : runs.back().first_row + runs.back().num_rows;
+  const int64_t end = std::min(first_row + rows, num_rows);
+  for (const PrefillRun& run : runs) {
+    const int64_t run_end = run.first_row + run.num_rows;
+    if (!run.is_sparse || end <= run.first_row || end >= run_end) continue;
+    const int64_t to_position = run.first_position - run.first_row;
+    const int64_t least = std::max(first_row + 1, run.first_row);
+    const int64_t cut =
+        EndOfUnits(least + to_position, end + to_position, run_end + to_position) - to_position;
+    // Before the run is a place, too, where that begins within a unit.
+    return (cut > end && first_row < run.first_row ? run.first_row : cut) - first_row;
+  }
+  return end - first_row;
+}
 
 int64_t CommonTokens(std::span<const int32_t> a, std::span<const int32_t> b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();

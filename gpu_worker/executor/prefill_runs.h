@@ -26,6 +26,9 @@ struct RunMember {
   // Whether the member may be in a prefix group with others: the whole prompt is planned, and
   // nobody wants all of its rows' results.
   bool may_share = false;
+  // The rows of a unit (common/kv/query_units.h) go together, and the member is alone in its
+  // prefix group: where others go other ways, a unit would be cut.
+  bool is_sparse = false;
 };
 
 // A cached run that is read before a run's rows: RunMember::cached[index] of each of `members`.
@@ -43,12 +46,17 @@ struct PrefillRun {
   std::vector<CachedRead> reads;     // in the order of the text
   std::vector<size_t> members;       // numbers of RunMembers
   std::vector<size_t> ends_with_it;  // entries of `members` whose prompts end with the last row
+  bool is_sparse = false;
 };
 
 struct PrefillRuns {
   std::vector<PrefillRun> runs;         // in the order of rows
   std::vector<size_t> prefix_group_of;  // by member
   size_t num_prefix_groups = 0;
+
+  // The largest number of rows from `first_row` on, up to `rows`, that cuts no unit of a sparse
+  // run; if there is none, the least above `rows`. No more than there are.
+  int64_t WholeUnits(int64_t first_row, int64_t rows) const;
 };
 
 // Returns the runs of a group: prefix groups in the order of their first members.

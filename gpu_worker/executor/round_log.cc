@@ -10,16 +10,10 @@
 namespace retroinfer {
 namespace {
 
-constexpr std::array<const char*, Work::kParts> kNames = {"steps",
-                                                          "rows of steps",
-                                                          "tokens of their context",
-                                                          "passes",
-                                                          "rows of passes",
-                                                          "depth",
-                                                          "tokens from the cache",
-                                                          "rows measured",
-                                                          "reach",
-                                                          "seconds beside the background"};
+constexpr std::array<const char*, Work::kParts> kNames = {
+    "steps",          "rows of steps", "tokens of their context",      "passes",
+    "rows of passes", "depth",         "tokens from the cache",        "rows measured",
+    "reach",          "sparse depth",  "seconds beside the background"};
 
 }  // namespace
 

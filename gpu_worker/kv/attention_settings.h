@@ -33,6 +33,13 @@ constexpr std::optional<PolicyKind> PolicyOfName(std::string_view name) {
   return std::nullopt;
 }
 
+// How the rows of a prompt attend. The API's enum has the same names, behind PREFILL_.
+enum class PrefillKind : uint8_t {
+  kExact,   // to all that the policy lets them see
+  kSparse,  // to chosen blocks of it (ops/attention/block_choice.h); not with policy streaming
+};
+inline constexpr std::string_view kPrefillNames[] = {"exact", "sparse"};
+
 // A number of tokens for each policy: the largest context, prompt and output, that it can hold.
 struct PolicyCapacities {
   std::array<int64_t, kNumPolicies> tokens{};
@@ -45,6 +52,7 @@ inline constexpr int32_t kMaxStreamingWindow = 1 << 20;
 
 struct AttentionSettings {
   PolicyKind policy = PolicyKind::kWave;
+  PrefillKind prefill = PrefillKind::kExact;
   // Shares of a sequence's clusters, in [0, 1]; retrieval + estimation at most 1 after capping.
   // Where tokens have codes, retrieval is a share of the tokens.
   double retrieval_ratio = 0.018;

@@ -20,7 +20,7 @@ common::Hash256 DecodedRows() { return common::Sha256("retroinfer decoded rows")
 void KvLineage::SetCached(std::span<const CachedRun> cached, size_t num_segments) {
   cached_.assign(cached.begin(), cached.end());
   num_cached_segments_ = num_segments;
-  exact_end_ = prompt_tokens();
+  exact_end_ = std::min(prompt_tokens(), alike_end_);
   for (const CachedRun& run : cached_) {
     if (run.extent.generated.has_value()) exact_end_ = std::min(exact_end_, run.token_begin);
   }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -31,11 +32,14 @@ class KvLineage {
  public:
   // Names nothing.
   KvLineage() = default;
-  // `made_by`: hash of the settings of the sequence; none: its generated KV gets no names.
-  // REQUIRES: `prompt` and `prefix` (of that prompt) outlive the object and stay where they are.
+  // `made_by`: hash of the settings of the sequence; none: its generated KV gets no names. The KV
+  // of the prompt's tokens from `alike_end` on is not that of any prompt with these tokens: names
+  // follow from where the prompt ends, as those of generated KV do. REQUIRES: `prompt` and `prefix`
+  // (of that prompt) outlive the object and stay where they are.
   KvLineage(const NamedPrefix& prefix, std::span<const int32_t> prompt,
-            std::optional<common::Hash256> made_by)
-      : prefix_(&prefix), prompt_(prompt), made_by_(made_by) {}
+            std::optional<common::Hash256> made_by,
+            int64_t alike_end = std::numeric_limits<int64_t>::max())
+      : prefix_(&prefix), prompt_(prompt), made_by_(made_by), alike_end_(alike_end) {}
 
   // Whether anything has a name.
   bool names_any() const { return prefix_ != nullptr && !prefix_->texts.empty(); }
@@ -87,6 +91,7 @@ class KvLineage {
   const NamedPrefix* prefix_ = nullptr;
   std::span<const int32_t> prompt_;
   std::optional<common::Hash256> made_by_;
+  int64_t alike_end_ = 0;
   std::vector<int32_t> generated_;
   std::vector<CachedRun> cached_;
   size_t num_cached_segments_ = 0;

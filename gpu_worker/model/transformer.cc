@@ -388,6 +388,7 @@ absl::Status Transformer::AttendPieces(Stream& stream, uint32_t layer, const Wor
           .first_token = piece.first_token + piece.num_rows - piece.num_outputs,
           .scale = form.scale,
           .window = form.window > 0 ? AttentionWindow{.tokens = form.window} : piece.window,
+          .choice = form.window > 0 ? BlockChoice{} : piece.choice,
           .sinks = form.sinks,
           .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)};
       RETURN_IF_ERROR(ops_.attention().PrefillAttention(stream, args));

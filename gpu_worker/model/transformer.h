@@ -59,6 +59,8 @@ struct PrefillPiece {
   // Which tokens before them the rows see in a layer that could see all; where the rows do not,
   // first_token is a row of `kv`.
   AttentionWindow window;
+  // Which blocks of them, in a layer that sees all; the rows of a unit are in one piece then.
+  BlockChoice choice;
 
   // Further places that get the rows' keys and values, from `first_token` on.
   struct Copy {

@@ -5,6 +5,8 @@
 #include <span>
 #include <utility>
 
+#include "common/kv/query_units.h"
+
 namespace retroinfer {
 namespace {
 
@@ -13,25 +15,39 @@ using Run = LaneDescription::Run;
 
 constexpr int64_t kSinkRows = 4;  // computed before the cached tokens are read
 
+// Tokens before a row, summed over rows [first, last) of the run.
+double DepthOf(const Run& run, int64_t first, int64_t last) {
+  const double mean = (static_cast<double>(first) + static_cast<double>(last - 1)) / 2;
+  return (static_cast<double>(run.depth) + mean) * static_cast<double>(last - first);
+}
+
+// Rows of the run from this one on attend to chosen blocks.
+int64_t FirstSparseRow(const Run& run) {
+  return std::clamp<int64_t>(run.sparse_from - run.depth, 0, run.rows);
+}
+
 // Work of rows [first, last) of one run.
 Work WorkOfRun(const Run& run, int64_t first, int64_t last) {
-  const auto rows = static_cast<double>(last - first);
-  const auto depth = static_cast<double>(run.depth);
-  return {.pass_rows = rows,
-          .pass_depth =
-              (depth + (static_cast<double>(first) + static_cast<double>(last - 1)) / 2) * rows,
-          .cached = first == 0 ? static_cast<double>(run.cached) : 0,
-          .pass_reach = depth + static_cast<double>(last)};
+  Work work{.pass_rows = static_cast<double>(last - first),
+            .cached = first == 0 ? static_cast<double>(run.cached) : 0};
+  const int64_t sparse = std::clamp(FirstSparseRow(run), first, last);
+  if (first < sparse) {
+    work.pass_depth = DepthOf(run, first, sparse);
+    work.pass_reach = static_cast<double>(run.depth) + static_cast<double>(sparse);
+  }
+  if (sparse < last) work.sparse_depth = DepthOf(run, sparse, last);
+  return work;
 }
 
 // The runs of a prompt that is read alone. Without cached tokens the second run is empty.
 std::array<Run, 2> RunsOfOne(const Member& member) {
   const int64_t before = member.cached_tokens == 0 ? member.rows : std::min(kSinkRows, member.rows);
-  return {Run{.rows = before, .tenant = member.tenant},
+  return {Run{.rows = before, .tenant = member.tenant, .sparse_from = member.sparse_from},
           Run{.rows = member.rows - before,
               .depth = kSinkRows + member.cached_tokens,
               .cached = member.cached_tokens,
-              .tenant = member.tenant}};
+              .tenant = member.tenant,
+              .sparse_from = member.sparse_from}};
 }
 
 // Adds the runs of one prefix group.
@@ -122,8 +138,9 @@ double ReachOf(std::span<const Run> runs, int64_t first_row, int64_t max_rows) {
   for (const Run& run : runs) {
     const int64_t first = std::max(first_row - begin, int64_t{0});
     begin += run.rows;
-    if (first >= run.rows) continue;
-    const auto rows = static_cast<double>(run.rows - first);
+    const int64_t last = FirstSparseRow(run);
+    if (first >= last) continue;
+    const auto rows = static_cast<double>(last - first);
     const double passes = std::max(1.0, rows / static_cast<double>(max_rows));
     reach += passes * static_cast<double>(run.depth + first) + (passes + 1) / 2 * rows;
   }
@@ -147,6 +164,7 @@ Work WorkFrom(std::span<const Run> runs, int64_t first_row, double more, int64_t
            .pass_rows = more * layer.pass_rows,
            .pass_depth = more * layer.pass_depth,
            .cached = more * layer.cached,
+           .sparse_depth = more * layer.sparse_depth,
            .pass_reach = more * layer.pass_reach};
   return work;
 }
@@ -180,6 +198,24 @@ int64_t LaneTokens(const std::vector<Member>& members) {
   return std::max(tokens, rows);
 }
 
+int64_t WholeUnits(const LaneDescription& lane, int64_t rows) {
+  const int64_t end = std::min(lane.next_row + rows, GroupRows(lane));
+  int64_t begin = 0;
+  for (const Run& run : lane.runs) {
+    const int64_t run_end = begin + run.rows;
+    if (run.sparse_from != LaneDescription::kNeverSparse && end > begin && end < run_end) {
+      const int64_t to_token = run.depth - begin;
+      const int64_t least = std::max(lane.next_row + 1, begin);
+      const int64_t cut =
+          EndOfUnits(least + to_token, end + to_token, run_end + to_token) - to_token;
+      // Before the run is a place, too, where that begins within a unit.
+      return (cut > end && lane.next_row < begin ? begin : cut) - lane.next_row;
+    }
+    begin = run_end;
+  }
+  return end - lane.next_row;
+}
+
 int64_t GroupRows(const LaneDescription& lane) { return RowsOf(RunsOfLane(lane)); }
 
 Work WorkOfRows(const LaneDescription& lane, int64_t first_row, int64_t num_rows) {
@@ -209,7 +245,8 @@ LaneDescription::Member MemberOf(const RequestDescription& request) {
           .takes_in_order = request.takes_in_order,
           .has_more_parts = request.has_more_parts,
           .prefix = request.prefix,
-          .common_tokens = request.common_tokens};
+          .common_tokens = request.common_tokens,
+          .sparse_from = request.sparse_from};
 }
 
 }  // namespace retroinfer

@@ -22,6 +22,10 @@ bool ShareCachedTokens(const LaneDescription::Member& a, const LaneDescription::
 // Rows of all members of a group.
 int64_t GroupRows(const LaneDescription& lane);
 
+// The largest number of rows from lane.next_row on, up to `rows`, that a pass can have, or the
+// least above: it cuts no unit of a sparse run. REQUIRES: the lane's runs are known.
+int64_t WholeUnits(const LaneDescription& lane, int64_t rows);
+
 // Work of rows [first_row, first_row + num_rows) of the group in one layer.
 Work WorkOfRows(const LaneDescription& lane, int64_t first_row, int64_t num_rows);
 

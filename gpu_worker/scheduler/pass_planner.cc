@@ -72,8 +72,8 @@ StepPlan::Pass PassPlanner::PassOf(const LaneDescription& lane, size_t index, do
       .lane = index, .layer = lane.layer, .first_row = lane.next_row, .num_rows = 0, .work = {}};
   int64_t rows = std::min(left, options_.max_rows);
   while (true) {
-    pass.num_rows = rows;
-    pass.work = WorkOfRows(lane, lane.next_row, rows);
+    pass.num_rows = WholeUnits(lane, rows);
+    pass.work = WorkOfRows(lane, lane.next_row, pass.num_rows);
     const double seconds = times_.SecondsBeside(is_clustering, pass.work);
     if (seconds <= limit || rows <= kRowGrain) return pass;
     const auto fitting = static_cast<int64_t>(static_cast<double>(rows) * limit / seconds);

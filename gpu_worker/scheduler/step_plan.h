@@ -83,6 +83,8 @@ struct RequestDescription {
 
   // --- How the prompt is read
   bool takes_in_order = false;  // AttentionPolicy::TakesInOrder
+  // Rows of the prompt from this token on attend to chosen blocks of keys; kNeverSparse: none.
+  int64_t sparse_from = std::numeric_limits<int64_t>::max();
   bool has_more_parts = false;  // the request is kReady again for the prompt's next part
   int64_t later_tokens = 0;  // prompt tokens of later parts, whose rows attend to all before them
   bool is_settled = false;   // kSettling: the background has finished with the prompt
@@ -114,6 +116,7 @@ struct RequestDescription {
 
 // A lane reads the prompts of one group at a time, the rows one after the other, layer by layer.
 struct LaneDescription {
+  static constexpr int64_t kNeverSparse = std::numeric_limits<int64_t>::max();
   struct Member {
     uint64_t id = 0;
     uint32_t tenant = 0;
@@ -126,6 +129,9 @@ struct LaneDescription {
     bool has_more_parts = false;
     uint64_t prefix = 0;        // RequestDescription::prefix
     int64_t common_tokens = 0;  // RequestDescription::common_tokens
+    int64_t sparse_from = kNeverSparse;
+
+    bool is_sparse() const { return sparse_from != kNeverSparse; }
   };
   // Neighbouring rows of one member, or rows that several members have in common.
   struct Run {
@@ -133,6 +139,9 @@ struct LaneDescription {
     int64_t depth = 0;    // tokens before the first row
     int64_t cached = 0;   // tokens before the first row that are read from the arena for this run
     uint32_t tenant = 0;  // the tenant that is charged
+    // Of the tokens, counted as `depth`: rows from here on attend to chosen blocks of keys. Then no
+    // pass cuts a unit of the run (common/kv/query_units.h).
+    int64_t sparse_from = kNeverSparse;
   };
   int64_t max_tokens = 0;  // upper bound of LaneTokens(members)
   bool is_free = true;

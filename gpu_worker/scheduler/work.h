@@ -16,6 +16,9 @@ struct Work {
   double pass_depth = 0;     // tokens before a row, summed over the rows of the passes
   double cached = 0;         // tokens of one layer whose KV is read instead of computed
   double measured_rows = 0;  // rows of prompts that are scored (logits and a log-probability)
+  // Tokens before a row, summed over the rows of the passes that attend to chosen blocks of these:
+  // such rows count neither in pass_depth nor in pass_reach.
+  double sparse_depth = 0;
   // Tokens that the last row of a prompt attends to, summed over the prompts of a pass: ten rows of
   // a long context take more than a hundredth of the time of a thousand.
   double pass_reach = 0;
@@ -23,10 +26,19 @@ struct Work {
   // term of the regression: its cost is the share of time that construction takes away.
   double seconds_beside_clustering = 0;
 
-  static constexpr size_t kParts = 10;
+  static constexpr size_t kParts = 11;
   std::array<double, kParts> Parts() const {
-    return {steps,      step_rows, step_context,  passes,     pass_rows,
-            pass_depth, cached,    measured_rows, pass_reach, seconds_beside_clustering};
+    return {steps,
+            step_rows,
+            step_context,
+            passes,
+            pass_rows,
+            pass_depth,
+            cached,
+            measured_rows,
+            pass_reach,
+            sparse_depth,
+            seconds_beside_clustering};
   }
   Work& operator+=(const Work& other) {
     steps += other.steps;
@@ -37,6 +49,7 @@ struct Work {
     pass_depth += other.pass_depth;
     cached += other.cached;
     measured_rows += other.measured_rows;
+    sparse_depth += other.sparse_depth;
     pass_reach += other.pass_reach;
     seconds_beside_clustering += other.seconds_beside_clustering;
     return *this;

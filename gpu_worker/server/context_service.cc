@@ -114,6 +114,7 @@ v1::GenerateRequest AsGenerate(const v1::SaveContextRequest& request) {
   generate.mutable_sampling()->set_max_tokens(2);
   generate.mutable_sampling()->set_ignore_eos(true);
   generate.mutable_attention()->set_policy(v1::ATTENTION_POLICY_WAVE);
+  generate.mutable_attention()->set_prefill(v1::PREFILL_EXACT);  // what is kept is exact
   // A context is what computing its text gives.
   generate.set_reuse(v1::KV_REUSE_EXACT);
   return generate;

@@ -29,6 +29,21 @@ inline absl::StatusOr<KvReuse> ReadReuse(const generation::v1::GenerateRequest& 
   }
 }
 
+// `by_default` where the request does not say; but exact with policy streaming, which has no other.
+inline absl::StatusOr<PrefillKind> ReadPrefill(const generation::v1::AttentionOptions& options,
+                                               PolicyKind policy, PrefillKind by_default) {
+  switch (options.prefill()) {
+    case generation::v1::PREFILL_UNSPECIFIED:
+      return policy == PolicyKind::kStreaming ? PrefillKind::kExact : by_default;
+    case generation::v1::PREFILL_EXACT:
+      return PrefillKind::kExact;
+    case generation::v1::PREFILL_SPARSE:
+      return PrefillKind::kSparse;
+    default:
+      return UnknownChoice("prefill", options.prefill());
+  }
+}
+
 // GenerationRequest::drafts.
 inline absl::StatusOr<bool> ReadSpeculation(const generation::v1::GenerateRequest& request) {
   if (!generation::v1::Speculation_IsValid(request.speculation())) {

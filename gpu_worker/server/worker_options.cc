@@ -214,6 +214,7 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
 struct DefaultNames {
   std::string policy;
   std::string quality = "standard";
+  std::string prefill = "exact";
 };
 
 void AddRequestOptions(common::Settings* settings, WorkerOptions* options, DefaultNames* names) {
@@ -238,6 +239,12 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
                  "How much wave retrieves: standard, or high: at most twice the bytes a step, and "
                  "answers nearer to those of policy full")
       ->check(CLI::IsMember({"standard", "high"}))
+      ->group(kDefaultsGroup);
+  app.add_option(
+         "--prefill", names->prefill,
+         "How prompts are computed: exact, or sparse: from token 4096 on they attend to the "
+         "blocks that matter (--device cpu only)")
+      ->check(CLI::IsMember({"exact", "sparse"}))
       ->group(kDefaultsGroup);
   app.add_option("--estimation-ratio", attention.estimation_ratio,
                  "Share of the clusters that wave estimates")
@@ -404,6 +411,12 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   }
   options->default_attention.policy = *PolicyOfName(names.policy);
   options->quality = *RetrievalQualityNamed(names.quality);
+  if (names.prefill == "sparse") options->default_attention.prefill = PrefillKind::kSparse;
+  if (names.prefill == "sparse" && options->default_attention.policy == PolicyKind::kStreaming) {
+    return absl::InvalidArgumentError(
+        "--policy streaming reads prompts by its window: leave --prefill sparse out, or use "
+        "--policy wave or full");
+  }
   RETURN_IF_ERROR(ReadBudgets(options));
   ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
   options->checks_only = settings.checks_only();

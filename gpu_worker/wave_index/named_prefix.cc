@@ -33,13 +33,15 @@ std::vector<common::SegmentName> TextNames(std::span<const int32_t> prompt,
 }  // namespace
 
 NamedPrefix NamePrefix(std::span<const int32_t> prompt, int64_t dense_below,
-                       std::string_view fingerprint, std::string_view cache_salt) {
+                       std::string_view fingerprint, std::string_view cache_salt,
+                       std::string_view how) {
   NamedPrefix prefix;
   const auto num_tokens = static_cast<int64_t>(prompt.size());
   if (num_tokens <= int64_t{kSinkTokens}) return prefix;
   // Without room for generation all segments are of the prompt.
   prefix.segments = PlanSegments(num_tokens, num_tokens, dense_below);
   prefix.salt_hash = common::SaltHash(cache_salt);
+  if (!how.empty()) prefix.salt_hash = common::SaltHashOfForm(prefix.salt_hash, how);
   prefix.sink_name = common::NameSegment(
       common::RootName(fingerprint, prefix.salt_hash, kSegmentVersion), prompt.first(kSinkTokens));
   prefix.texts = TextNames(prompt, prefix.sink_name);

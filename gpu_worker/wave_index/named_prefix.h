@@ -1,6 +1,6 @@
 // Names of what a prefill of a prompt computes: of the segments that it builds, and of whatever
-// else may hold the KV of the same tokens. All of it is exact KV; names of generated KV follow from
-// how a sequence came about (kv/kv_lineage.h).
+// else may hold the KV of the same tokens. All of it follows from the tokens alone; names of
+// generated KV follow from how a sequence came about (kv/kv_lineage.h).
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,11 @@ struct NamedPrefix {
 };
 
 // Names what `prompt` is made of; nothing of a prompt without tokens behind the sink. `fingerprint`
-// stands for everything else that decides the bytes of KV. Cost: SHA-256 of the prompt's tokens,
-// three times.
+// stands for everything else that decides the bytes of KV; `how` says how a prompt is computed that
+// is not computed exactly. Cost: SHA-256 of the prompt's tokens, three times.
 NamedPrefix NamePrefix(std::span<const int32_t> prompt, int64_t dense_below,
-                       std::string_view fingerprint, std::string_view cache_salt);
+                       std::string_view fingerprint, std::string_view cache_salt,
+                       std::string_view how = {});
 
 // Returns what identifies segment `index` of the prefix of `prompt`.
 //

@@ -156,6 +156,15 @@ absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
     }
     request->mutable_attention()->set_policy(*named);
   }
+  std::optional<std::string> prefill;
+  RETURN_IF_ERROR(fields.Read("prefill", &prefill));
+  if (prefill.has_value()) {
+    if (*prefill != "exact" && *prefill != "sparse") {
+      return ParamError("prefill", "prefill must be exact or sparse");
+    }
+    request->mutable_attention()->set_prefill(*prefill == "exact" ? v1::PREFILL_EXACT
+                                                                  : v1::PREFILL_SPARSE);
+  }
   return ReadPolicySettings(fields, request);
 }
 

@@ -228,6 +228,7 @@ void InProcessWorker::StartEngine(const InProcessWorkerOptions& options, const M
                                       .max_live_requests = options.max_live_requests,
                                       .inter_token_target = options.inter_token_target,
                                       .reserves_all = options.reserves_all,
+                                      .sparse = options.sparse,
                                       .drafts = options.drafts,
                                       .on_progress = options.on_progress,
                                       .on_plan = options.on_plan,

@@ -37,9 +37,10 @@ struct InProcessWorkerOptions {
   uint64_t evict_one_in = 0;
   std::vector<int32_t> layer_windows;  // ModelConfig; empty: as the folder has it
   bool preemption = false;
-  bool reserves_all = false;      // LocalEngineOptions
-  bool drafts = false;            // LocalEngineOptions
-  size_t suspended_kv_bytes = 0;  // 0: as the plan likes
+  bool reserves_all = false;            // LocalEngineOptions
+  bool drafts = false;                  // LocalEngineOptions
+  BlockChoice sparse = kSparsePrefill;  // LocalEngineOptions
+  size_t suspended_kv_bytes = 0;        // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
   KvFormat kv_format;
   KeptWeights weights = KeptWeights::kAsStored;

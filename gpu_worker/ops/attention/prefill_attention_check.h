@@ -34,6 +34,12 @@ inline absl::Status CheckPrefillAttention(const PrefillAttentionArgs& args,
                                window.always_seen <= kMaxAlwaysSeen,
                            kOp, "a window of ", window.tokens, " tokens in steps of ", window.step,
                            " behind ", window.always_seen, " that are always seen"));
+  const BlockChoice& choice = args.choice;
+  RETURN_IF_ERROR(CheckArg(choice.threshold >= 0 && choice.threshold < 1 &&
+                               choice.dense_before >= 0 && (!choice.chooses() || window.sees_all()),
+                           kOp, "a choice of blocks for ", choice.threshold,
+                           " of the weight, from token ", choice.dense_before,
+                           " on: needs 0 to 1, and no window"));
   if (!args.sinks.empty()) {
     RETURN_IF_ERROR(CheckSize(kOp, "sinks", args.sinks, args.queries.cols / kv.head_dim));
   }

@@ -103,6 +103,9 @@ TEST_F(ScoreCommandTest, WhatTheServerRefusesIsExplained) {
   const CommandResult result = Run({File("abc"), "--estimation-ratio=2"});
   EXPECT_EQ(result.exit_code, kExitFailed);
   EXPECT_THAT(result.err, HasSubstr("estimation_ratio is 2"));
+  const CommandResult sparse = Run({File("abc"), "--prefill=sparse", "--policy=streaming"});
+  EXPECT_EQ(sparse.exit_code, kExitFailed);
+  EXPECT_THAT(sparse.err, HasSubstr("policy streaming reads prompts by its window"));
   const CommandResult text = Run({File("a\xff")});
   EXPECT_EQ(text.exit_code, kExitFailed);
   EXPECT_THAT(text.err, HasSubstr("UTF-8"));

@@ -192,6 +192,11 @@ class ServerTest(unittest.TestCase):
         score = shared | fields(proto.ScoreRequest) - other
         self.assertEqual(set(typing.get_type_hints(retroinfer.GenerateOptions)), generate)
         self.assertEqual(set(typing.get_type_hints(retroinfer.ScoreOptions)), score)
+        for prefill in ("exact", "sparse"):
+            self.assertEqual(self.client.generate(PROMPT, prefill=prefill, policy="full", max_tokens=1).text,
+                             self.client.generate(PROMPT, policy="full", max_tokens=1).text)
+        with self.assertRaisesRegex(ValueError, "prefill is one of"):
+            self.client.generate(PROMPT, prefill="fast", max_tokens=1)
         for name in proto.AttentionPolicy.keys()[1:]:
             policy = name.removeprefix("ATTENTION_POLICY_").lower()
             self.assertEqual(self.client.generate(PROMPT, policy=policy, max_tokens=1, tenant="a", streaming_window=64)

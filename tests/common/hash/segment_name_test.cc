@@ -10,10 +10,15 @@ namespace {
 
 TEST(SegmentNameTest, EverythingThatChangesKvChangesTheRoot) {
   const std::set<SegmentName> roots = {
-      RootName("model", SaltHash("salt"), 1), RootName("model2", SaltHash("salt"), 1),
-      RootName("model", SaltHash("salt2"), 1), RootName("model", SaltHash(""), 1),
-      RootName("model", SaltHash("salt"), 2)};
-  EXPECT_EQ(roots.size(), 5u);
+      RootName("model", SaltHash("salt"), 1),
+      RootName("model2", SaltHash("salt"), 1),
+      RootName("model", SaltHash("salt2"), 1),
+      RootName("model", SaltHash(""), 1),
+      RootName("model", SaltHash("salt"), 2),
+      RootName("model", SaltHashOfForm(SaltHash("salt"), "a"), 1),
+      RootName("model", SaltHashOfForm(SaltHash("salt"), "b"), 1),
+      RootName("model", SaltHashOfForm(SaltHash("salt2"), "a"), 1)};
+  EXPECT_EQ(roots.size(), 8u);
 }
 
 TEST(SegmentNameTest, TheChainDependsOnEveryTokenAndEveryCut) {

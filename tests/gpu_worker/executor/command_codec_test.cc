@@ -32,6 +32,7 @@ StepCommand Full() {
   StepCommand::Open& open = command.open.emplace_back();
   open = {.id = 1, .prompt = {1, 2, 999}, .total_tokens = 40, .attention = {}, .sampling = {}};
   open.attention = {.policy = PolicyKind::kStreaming,
+                    .prefill = PrefillKind::kSparse,
                     .retrieval_ratio = 0.25,
                     .estimation_ratio = 0.5,
                     .ranking = GroupRanking::kSumOfSoftmax,
@@ -142,6 +143,7 @@ TEST(CommandCodecTest, ValuesThatCannotBeAreRefused) {
   expect_refused([](Command& c) { c.mutable_open(0)->add_first_targets(1000); });
   expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_policy(3); });
   expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_ranking(9); });
+  expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_prefill(2); });
   expect_refused(
       [&](Command& c) { c.mutable_open(0)->mutable_attention()->set_retrieval_ratio(nan); });
   expect_refused(

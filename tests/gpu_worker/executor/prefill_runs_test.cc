@@ -160,6 +160,24 @@ TEST_F(PrefillRunsTest, PromptsThatPartInTheCacheReadTheRestForThemselves) {
   EXPECT_EQ(reads, 2u + 2u + 1u + 1u);
 }
 
+TEST(WholeUnitsTest, NoUnitOfASparseRunIsCut) {
+  const Tokens exact = Repeat(100, 1), sparse = Repeat(500, 2);
+  const std::vector<RunMember> members = {
+      {.prompt = exact, .end = 100, .may_share = true},
+      {.prompt = sparse, .end = 500, .may_share = true, .is_sparse = true}};
+  const PrefillRuns runs = PlanRuns(members);
+  ASSERT_EQ(runs.runs.size(), 2u);
+  EXPECT_FALSE(runs.runs[0].is_sparse);
+  EXPECT_TRUE(runs.runs[1].is_sparse);
+  EXPECT_EQ(runs.WholeUnits(0, 64), 64);
+  EXPECT_EQ(runs.WholeUnits(0, 103), 103) << "the sink is in no unit";
+  EXPECT_EQ(runs.WholeUnits(0, 300), 100 + 4 + 3 * 64);
+  EXPECT_EQ(runs.WholeUnits(296, 64), 64);
+  EXPECT_EQ(runs.WholeUnits(296, 1), 64) << "no less than a unit";
+  EXPECT_EQ(runs.WholeUnits(100 + 4 + 7 * 64, 5), 48) << "the prompt ends";
+  EXPECT_EQ(runs.WholeUnits(0, 1000), 600);
+}
+
 TEST_F(PrefillRunsTest, OthersShareNothing) {
   Add(Repeat(3000, 1), 2);
   Add(Repeat(3000, 1), 0);             // has found nothing

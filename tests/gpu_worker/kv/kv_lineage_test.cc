@@ -104,6 +104,24 @@ TEST(KvLineageTest, GeneratedTokensHaveNamesOnlyWhereTheSettingsHave) {
   EXPECT_EQ(blocks[15].identity.parent, sequence.prefix.texts[15]);
 }
 
+// Of a prompt whose last rows are not computed as in longer prompts.
+TEST(KvLineageTest, RowsThatOtherPromptsComputeOtherwiseAreNamedByWhereThePromptEnds) {
+  const auto blocks = [](int64_t tokens, std::optional<common::Hash256> made_by) {
+    Sequence sequence(Count(tokens), made_by);
+    sequence.lineage = KvLineage(sequence.prefix, sequence.prompt, made_by, 4 + 128);
+    sequence.lineage.SetCached({}, 0);
+    EXPECT_EQ(sequence.lineage.exact_end(), 4 + 128);
+    return sequence.Blocks(0, tokens);
+  };
+  ASSERT_THAT(blocks(4 + 150, std::nullopt), SizeIs(2));
+  const auto named = blocks(4 + 150, kSettings), other = blocks(4 + 151, kSettings);
+  ASSERT_THAT(named, SizeIs(3));
+  EXPECT_FALSE(named[1].identity.provenance.has_value());
+  EXPECT_TRUE(named[2].identity.provenance.has_value());
+  EXPECT_EQ(named[1].identity.name, other[1].identity.name);
+  EXPECT_NE(named[2].identity.name, other[2].identity.name);
+}
+
 TEST(KvLineageTest, NamesSayWhereThePromptEnded) {
   const Sequence one(Count(1000), kSettings, 300);
   // The same tokens, of which 10 more were prefilled.

@@ -30,6 +30,49 @@ TEST(LaneRowsTest, CachedTokensAreBehindTheSink) {
   EXPECT_EQ(WorkOfRows(lane, 5, 1).cached, 0) << "they were read before";
 }
 
+// Exact and sparse rows are works of their own, so that the cost of the one is not learned from the
+// other.
+TEST(LaneRowsTest, SparseRowsCountAsThose) {
+  // Positions 0 to 3, 104 to 109; sparse from 106 on.
+  const LaneDescription lane =
+      Lane({{.id = 1, .rows = 10, .cached_tokens = 100, .sparse_from = 106}});
+  const Work work = WorkOfRows(lane, 0, 10);
+  EXPECT_EQ(work.pass_rows, 10);
+  EXPECT_EQ(work.pass_depth, 6 + 104 + 105);
+  EXPECT_EQ(work.pass_reach, 4 + 106);
+  EXPECT_EQ(work.sparse_depth, 106 + 107 + 108 + 109);
+  EXPECT_EQ(WorkOfRows(lane, 7, 3).pass_depth, 0);
+  EXPECT_EQ(WorkOfRows(lane, 7, 3).pass_reach, 0);
+  EXPECT_EQ(WorkOfRows(lane, 7, 3).sparse_depth, 107 + 108 + 109);
+  EXPECT_EQ(WorkLeft(lane, 3, 64).sparse_depth, 3 * work.sparse_depth);
+  const LaneDescription exact = Lane({{.id = 1, .rows = 10, .cached_tokens = 100}});
+  EXPECT_EQ(WorkOfRows(exact, 0, 10).sparse_depth, 0);
+}
+
+TEST(LaneRowsTest, PassesCutNoUnitOfASparseRun) {
+  LaneDescription lane = Lane({});
+  lane.runs = {{.rows = 100},
+               {.rows = 4, .sparse_from = 0},
+               {.rows = 300, .depth = 4 + 640, .sparse_from = 0}};
+  const auto units = [&](int64_t next_row, int64_t rows) {
+    lane.next_row = next_row;
+    return WholeUnits(lane, rows);
+  };
+  EXPECT_EQ(units(0, 64), 64) << "exact rows are cut anywhere";
+  EXPECT_EQ(units(0, 102), 102) << "the sink is in no unit";
+  EXPECT_EQ(units(0, 150), 104);
+  EXPECT_EQ(units(0, 200), 168);
+  EXPECT_EQ(units(104, 64), 64);
+  EXPECT_EQ(units(104, 200), 192);
+  EXPECT_EQ(units(104, 10), 64) << "no less than a unit";
+  EXPECT_EQ(units(360, 10), 44) << "the prompt ends within the unit";
+  EXPECT_EQ(units(104, 1000), 300);
+  lane.runs = {{.rows = 60}, {.rows = 300, .depth = 4 + 640 + 2, .sparse_from = 0}};
+  EXPECT_EQ(units(0, 64), 60) << "the run begins within a unit";
+  EXPECT_EQ(units(0, 200), 60 + 126);
+  EXPECT_EQ(units(60, 10), 62);
+}
+
 TEST(LaneRowsTest, PassesAddUpToWhatIsLeft) {
   constexpr uint32_t kLayers = 3;
   constexpr int64_t kMaxRows = 4;

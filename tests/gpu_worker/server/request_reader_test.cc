@@ -309,6 +309,18 @@ TEST_F(RequestReaderTest, ReadsTheLimitOfTheUnseenMassForPolicyWave) {
   EXPECT_EQ(ReadOne().attention.policy, PolicyKind::kFull);
 }
 
+TEST_F(RequestReaderTest, ReadsHowAPromptIsComputed) {
+  EXPECT_EQ(ReadOne().attention.prefill, PrefillKind::kExact);
+  request_.mutable_attention()->set_prefill(v1::PREFILL_SPARSE);
+  EXPECT_EQ(ReadOne().attention.prefill, PrefillKind::kSparse);
+  request_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_STREAMING);
+  ExpectRefused("INVALID_ATTENTION", "policy streaming reads prompts by its window");
+  request_.mutable_attention()->set_prefill(v1::PREFILL_EXACT);
+  EXPECT_EQ(ReadOne().attention.prefill, PrefillKind::kExact);
+  request_.mutable_attention()->set_prefill(static_cast<v1::Prefill>(7));
+  ExpectRefused("INVALID_REQUEST", "prefill 7 is not known to this server");
+}
+
 TEST_F(RequestReaderTest, ReadsTheWindowOfPolicyStreaming) {
   request_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_STREAMING);
   EXPECT_EQ(ReadOne().attention.policy, PolicyKind::kStreaming);

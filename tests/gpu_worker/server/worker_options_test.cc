@@ -38,7 +38,7 @@ TEST_F(WorkerOptionsTest, OnlyTheModelIsNeeded) {
 TEST_F(WorkerOptionsTest, FlagsArrive) {
   ASSERT_TRUE(Parse({"--model=/m", "--listen=unix:/a,127.0.0.1:0", "--policy=full", "--memory=2GiB",
                      "--block-cache-bytes=64MiB", "--max-model-len=1000", "--drain-timeout=5s",
-                     "--retrieval-ratio=0.5", "--quality=high"})
+                     "--retrieval-ratio=0.5", "--quality=high", "--prefill=sparse"})
                   .ok());
   EXPECT_THAT(options_.server.addresses, ElementsAre("unix:/a", "127.0.0.1:0"));
   EXPECT_EQ(options_.default_attention.policy, PolicyKind::kFull);
@@ -48,15 +48,22 @@ TEST_F(WorkerOptionsTest, FlagsArrive) {
   EXPECT_EQ(options_.drain_timeout, absl::Seconds(5));
   EXPECT_EQ(options_.retrieval_ratio, 0.5);
   EXPECT_EQ(options_.quality, RetrievalQuality::kHigh);
+  EXPECT_EQ(options_.default_attention.prefill, PrefillKind::kSparse);
 }
 
 TEST_F(WorkerOptionsTest, RefusesWhatItDoesNotUnderstand) {
-  for (const char* bad :
-       {"--rope-scaling=linear:4", "--nonsense", "--policy=quest", "--quality=best",
-        "--max-batch=0", "--retrieval-ratio=2", "--memory=lots", "--drain-timeout=soon"}) {
+  for (const char* bad : {"--rope-scaling=linear:4", "--nonsense", "--policy=quest",
+                          "--quality=best", "--prefill=fast", "--max-batch=0",
+                          "--retrieval-ratio=2", "--memory=lots", "--drain-timeout=soon"}) {
     EXPECT_EQ(Parse({"--model=/m", bad}).status().code(), absl::StatusCode::kInvalidArgument)
         << bad;
   }
+}
+
+TEST_F(WorkerOptionsTest, StreamingReadsNoPromptSparsely) {
+  EXPECT_EQ(Parse({"--model=/m", "--policy=streaming", "--prefill=sparse"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Parse({"--model=/m", "--policy=streaming", "--prefill=exact"}).ok());
 }
 
 TEST_F(WorkerOptionsTest, RandomWeightsNeedAShapeAndNoModel) {

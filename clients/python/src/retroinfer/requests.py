@@ -22,7 +22,10 @@ _REUSES = {name.removeprefix("KV_REUSE_").lower(): number
            for name, number in generation_pb2.KvReuse.items() if number != 0}
 _SPECULATIONS = {name.removeprefix("SPECULATION_").lower(): number
                  for name, number in generation_pb2.Speculation.items() if number != 0}
-_ATTENTION = tuple(name for name in generation_pb2.AttentionOptions.DESCRIPTOR.fields_by_name if name != "policy")
+_PREFILLS = {name.removeprefix("PREFILL_").lower(): number
+             for name, number in generation_pb2.Prefill.items() if number != 0}
+_ATTENTION = tuple(name for name in generation_pb2.AttentionOptions.DESCRIPTOR.fields_by_name
+                   if name not in ("policy", "prefill"))
 _FORMS = tuple(field.name for field in generation_pb2.Constraint.DESCRIPTOR.oneofs_by_name["form"].fields)
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id", "reasoning_content")
 
@@ -46,6 +49,7 @@ class ScoreOptions(ContextOptions, total=False):
     """Options of a scoring; generation.proto says what each means, and its default."""
 
     policy: str  # "wave", "full" or "streaming"
+    prefill: str  # "exact" or "sparse"
     retrieval_ratio: float
     estimation_ratio: float
     max_unseen_mass: float
@@ -178,6 +182,10 @@ def _set_work(request: Any, options: dict[str, Any]) -> str:
         if policy not in _POLICIES:
             raise ValueError(f"policy is one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
         request.attention.policy = _POLICIES[policy]
+    if (prefill := options.pop("prefill", None)) is not None:
+        if prefill not in _PREFILLS:
+            raise ValueError(f"prefill is one of {', '.join(map(repr, _PREFILLS))}, not {prefill!r}")
+        request.attention.prefill = _PREFILLS[prefill]
     for name in _ATTENTION:
         if (value := options.pop(name, None)) is not None:
             setattr(request.attention, name, value)

@@ -6,7 +6,8 @@
 // Invariant: key blocks begin at multiples of 128 of the row in the KV, and a query passes them in
 // order, behind a block of the keys that are always seen, if there are any; keys that it must not
 // see have weight 0 exactly. So its result depends neither on the chunk that it came in, nor on its
-// task and tile.
+// task and tile. Where blocks are chosen, a tile passes those of its unit and head alone, also in
+// order.
 #include "gpu_worker/ops/attention/cpu/prefill_attention.h"
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/attention/cpu/attention_tile.h"
+#include "gpu_worker/ops/attention/cpu/choose_blocks.h"
 #include "gpu_worker/ops/attention/cpu/tile_gemm.h"
 #include "gpu_worker/ops/attention/prefill_attention_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
@@ -42,8 +44,10 @@ struct Shape {
   int64_t head_dim;
   int64_t group;
   int64_t num_queries;
-  int64_t queries_of_task;  // multiple of 32
+  int64_t queries_of_task;     // multiple of 32; where blocks are chosen, of a unit
+  const ChosenBlocks* chosen;  // null: all
 };
+static_assert(kChoiceBlock == kKeyBlock && kQueryUnit % kTileCols == 0);
 
 // One task's working memory, in the thread's scratch.
 struct TileMemory {
@@ -161,7 +165,21 @@ class Task {
     return memory_.keys;
   }
 
+  // Whether the block is among those of the tile's unit and head.
+  bool IsChosen(int64_t i, int64_t block) const {
+    if (shape_.chosen == nullptr) return true;
+    const Tile tile = TileAt(i);
+    return shape_.chosen->Has(tile.first_query / kQueryUnit, tile.query_head, block / kKeyBlock);
+  }
+  bool IsChosenByAny(int64_t block) const {
+    for (int64_t i = 0; i < num_tiles_; ++i) {
+      if (IsChosen(i, block)) return true;
+    }
+    return false;
+  }
+
   void AttendBlock(int64_t block, int64_t end) {
+    if (!IsChosenByAny(block)) return;
     const LayerKv& kv = shape_.args->kv;
     const int64_t keys = std::min(kKeyBlock, end - block);
     const int64_t padded_keys = RoundUp(keys, kTileRowStep);
@@ -175,7 +193,9 @@ class Task {
       const int64_t last_key = position - block;
       const int64_t seen = std::min(padded_keys, RoundUp(last_key + tile.rows, kTileRowStep));
       const Hidden hidden = BeforeWindow(position, block);
-      if (seen > hidden.ends[0]) AttendTile(i, key_rows, seen, last_key, hidden);
+      if (seen > hidden.ends[0] && IsChosen(i, block)) {
+        AttendTile(i, key_rows, seen, last_key, hidden);
+      }
     }
   }
 
@@ -258,20 +278,20 @@ class Task {
   TileMemory memory_;
 };
 
-void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision precision) {
-  const bool bf16 =
-      precision == ComputePrecision::kBf16 && args.kv.dtype == DType::kBf16 && HasAvx512Bf16();
+void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, const TileGemm& gemm,
+            const ChosenBlocks* chosen) {
   const int64_t kv_heads = args.kv.num_kv_heads;
   Shape shape = {.args = &args,
-                 .gemm = &ChooseTileGemm(bf16 ? DType::kBf16 : DType::kF32),
+                 .gemm = &gemm,
                  .head_dim = args.kv.head_dim,
                  .group = args.queries.cols / (kv_heads * args.kv.head_dim),
                  .num_queries = args.queries.rows,
-                 .queries_of_task = 0};
+                 .queries_of_task = 0,
+                 .chosen = chosen};
   const int64_t cols = shape.num_queries * shape.group * kv_heads;
   const int64_t wanted =
       std::clamp(cols / (kTasksPerThread * pool.num_threads()), kMinTaskCols, kMaxTaskCols);
-  shape.queries_of_task = RoundUp(wanted / shape.group, kTileCols);
+  shape.queries_of_task = RoundUp(wanted / shape.group, chosen == nullptr ? kTileCols : kQueryUnit);
   const int64_t tasks_of_head =
       (shape.num_queries + shape.queries_of_task - 1) / shape.queries_of_task;
   // The last queries see the most keys: their tasks come first, so that no long one is left over.
@@ -281,13 +301,38 @@ void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision
   });
 }
 
+// The rows of tokens [begin, end) alone.
+PrefillAttentionArgs TokensOf(const PrefillAttentionArgs& args, int64_t begin, int64_t end) {
+  PrefillAttentionArgs part = args;
+  part.queries = args.queries.Rows(begin - args.first_token, end - begin);
+  part.out = args.out.Rows(begin - args.first_token, end - begin);
+  part.first_token = begin;
+  return part;
+}
+
+void AttendAll(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision precision) {
+  const bool bf16 =
+      precision == ComputePrecision::kBf16 && args.kv.dtype == DType::kBf16 && HasAvx512Bf16();
+  const TileGemm& gemm = ChooseTileGemm(bf16 ? DType::kBf16 : DType::kF32);
+  const int64_t end = args.first_token + args.queries.rows;
+  const ChoosingTokens choosing = ChoosingOf(args.choice, args.first_token, end);
+  if (choosing.begin >= choosing.end) return Attend(pool, args, gemm, nullptr);
+  if (args.first_token < choosing.begin) {
+    Attend(pool, TokensOf(args, args.first_token, choosing.begin), gemm, nullptr);
+  }
+  const PrefillAttentionArgs units = TokensOf(args, choosing.begin, choosing.end);
+  const ChosenBlocks chosen = ChooseBlocks(pool, units, gemm);
+  Attend(pool, units, gemm, &chosen);
+  if (choosing.end < end) Attend(pool, TokensOf(args, choosing.end, end), gemm, nullptr);
+}
+
 }  // namespace
 
 absl::Status PrefillAttention(CpuStream& stream, const PrefillAttentionArgs& args,
                               ComputePrecision precision) {
   RETURN_IF_ERROR(CheckPrefillAttention(args, DType::kF32));
   RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, "prefill_attention", args.kv.dtype));
-  return stream.Launch([args, precision](ThreadPool& pool) { Attend(pool, args, precision); });
+  return stream.Launch([args, precision](ThreadPool& pool) { AttendAll(pool, args, precision); });
 }
 
 }  // namespace retroinfer::cpu

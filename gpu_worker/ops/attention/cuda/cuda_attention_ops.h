@@ -16,6 +16,7 @@ class CudaAttentionOps final : public AttentionOps {
 
   absl::Status StoreLayerKv(Stream& stream, const StoreLayerKvArgs& args) override;
   absl::Status PrefillAttention(Stream& stream, const PrefillAttentionArgs& args) override;
+  bool ChoosesBlocks() const override { return false; }
   absl::Status FillDense(Stream& stream, const FillDenseArgs& args) override;
   absl::Status ReadDense(Stream& stream, const ReadDenseArgs& args) override;
   absl::Status AppendDense(Stream& stream, const AppendDenseArgs& args) override;

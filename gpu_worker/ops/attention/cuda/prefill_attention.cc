@@ -151,6 +151,10 @@ absl::Status PrefillAttention(PrefillAttentionContext& context, CudaStream& stre
   RETURN_IF_ERROR(CheckPrefillAttention(args, DType::kBf16));
   RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, kOp, args.kv.dtype));
   RETURN_IF_ERROR(CheckLimits(args));
+  if (args.choice.chooses()) {
+    return absl::UnimplementedError(
+        "prefill_attention: sparse prefill is not available on this backend; use prefill exact");
+  }
   if (args.queries.rows == 0 || args.queries.cols == 0) return absl::OkStatus();
   return context.Run(context.Choose(args), stream, args);
 }
