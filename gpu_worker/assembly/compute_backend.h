@@ -35,9 +35,11 @@ struct ComputeBackend {
   Stretches stretches{};  // of long prompts
 };
 
-// The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU
-// if this machine has one that can be used and --compute-dtype is not f32, else the CPU. A build
-// with CUDA warns of that, and fails where a GPU lies idle (MayComputeOnCpu()).
+// The backend that options.device names for the rank of this process: "cpu" (a share of the cores
+// and the memory), "cuda" (the GPU of the rank's number), "cuda:N" (counted from N), "cuda:N,M,..."
+// (one a rank), or "auto": a GPU if this machine has one that can be used and --compute-dtype is
+// not f32, else the CPU. A build with CUDA warns of that, and fails where a GPU lies idle
+// (MayComputeOnCpu()).
 //
 // Returns: INVALID_ARGUMENT for another name; FAILED_PRECONDITION if a GPU is there that cannot be
 //          used, for "auto"; what the named backend returns.

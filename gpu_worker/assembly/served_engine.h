@@ -9,6 +9,7 @@
 #include "gpu_worker/assembly/served_engine_options.h"
 #include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/ranks/rank_group.h"
 
 namespace retroinfer {
 
@@ -19,6 +20,8 @@ class ServedEngine {
   virtual ~ServedEngine() = default;
   virtual const ServedModel& model() const = 0;
   virtual Engine& engine() = 0;
+  // Null: there are no other ranks.
+  virtual const RankGroup* ranks() const = 0;
 };
 
 // Loads the model folder, plans and allocates the memory (and prints the split), attaches to the

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -30,6 +31,8 @@
 #include "gpu_worker/assembly/compute_backend.h"
 #include "gpu_worker/assembly/served_engine.h"
 #include "gpu_worker/server/device_metrics.h"
+#include "gpu_worker/server/rank_main.h"
+#include "gpu_worker/server/rank_metrics.h"
 #include "gpu_worker/server/worker_options.h"
 #include "gpu_worker/server/worker_server.h"
 
@@ -120,13 +123,35 @@ int AwaitEnd(WorkerServer& server, const WorkerOptions& options,
   }
 }
 
+// Each rank needs a device, all of one kind.
+absl::Status CheckDevices(WorkerOptions options) {
+  std::string first;
+  for (options.rank = 0; options.rank < options.num_ranks; ++options.rank) {
+    const absl::StatusOr<ComputeBackend> backend = CreateBackend(options);
+    if (!backend.ok() && options.num_ranks == 1) return backend.status();
+    if (!backend.ok()) {
+      return absl::Status(backend.status().code(),
+                          absl::StrCat("rank ", options.rank, " of --tensor-parallel ",
+                                       options.num_ranks, ": ", backend.status().message()));
+    }
+    const DeviceInfo& device = backend->device->info();
+    const std::string name = absl::StrCat(device.name, " (", device.backend, ")");
+    if (options.rank == 0) first = name;
+    if (name == first) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--tensor-parallel ", options.num_ranks, ": rank ", options.rank, " would compute on ",
+        name, ", rank 0 on ", first, ": ranks need devices of one kind; see --device"));
+  }
+  return absl::OkStatus();
+}
+
 // Says what would keep a worker with these options from starting, without a model.
 int CheckSettings(const WorkerOptions& options) {
   spdlog::set_level(spdlog::level::off);  // the worker itself will say what it computes on
   const ServerOptions& server = options.server;
   absl::Status status = common::TlsCertificates::Check(
       {server.tls_certificate_file, server.tls_key_file, server.tls_client_ca_file});
-  if (status.ok()) status = CreateBackend(options).status();
+  if (status.ok()) status = CheckDevices(options);
   if (status.ok()) return EXIT_SUCCESS;
   std::cerr << "gpu_worker: " << status.message() << "\n";
   return common::ExitStatusOf(status);
@@ -134,13 +159,18 @@ int CheckSettings(const WorkerOptions& options) {
 
 int Run(int argc, char** argv) {
   WorkerOptions options;
-  const absl::StatusOr<bool> run = ParseWorkerOptions(argc, argv, &options);
+  const absl::StatusOr<std::optional<int>> rank = TakeRank(&argc, argv);
+  const absl::StatusOr<bool> run =
+      rank.ok() ? ParseWorkerOptions(argc, argv, &options) : rank.status();
   if (!run.ok()) {
     std::cerr << "gpu_worker: " << run.status().message() << "\n";
     return common::kExitRefusesSettings;
   }
   if (!*run) return EXIT_SUCCESS;
   if (options.checks_only) return CheckSettings(options);
+  options.rank = rank->value_or(0);
+  if (options.rank > 0) return RunRank(options);
+  options.rank_program = RankProgram(argc, argv);
 
   const sigset_t signals = common::ServiceSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
@@ -177,6 +207,10 @@ int Run(int argc, char** argv) {
     return EXIT_FAILURE;
   }
   auto device_metrics = std::make_unique<DeviceMetrics>(*compute, metrics);
+  std::unique_ptr<RankMetrics> rank_metrics;
+  if (const RankGroup* const ranks = (*served)->ranks(); ranks != nullptr) {
+    rank_metrics = std::make_unique<RankMetrics>(*ranks, metrics);
+  }
   (*server)->Serve(&(*served)->model(), &(*served)->engine());
   const std::string serving = absl::StrCat("serving ", (*served)->model().name, " on ",
                                            absl::StrJoin((*server)->addresses(), ", "));
@@ -190,6 +224,7 @@ int Run(int argc, char** argv) {
   DrainUntilSignalled(**server, options.drain_timeout);
   server->reset();
   device_metrics.reset();
+  rank_metrics.reset();
   served->reset();
   spdlog::info("stopped");
   return EXIT_SUCCESS;

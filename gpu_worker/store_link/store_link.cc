@@ -453,6 +453,8 @@ uint32_t StoreLink::arena_pages() const {
   return static_cast<uint32_t>(impl_->data_plane().arena_pages());
 }
 
+int StoreLink::arena_fd() const { return impl_->arena_fd(); }
+
 DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }
 
 void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {

@@ -100,6 +100,8 @@ class StoreLink {
   // geometry.page_bytes()].
   std::span<std::byte> arena() const;
   uint32_t arena_pages() const;
+  // The arena's memory, to be handed on to processes that work for this one.
+  int arena_fd() const;
   // Rings and stamps; the worker is the log's producer and the requests' consumer.
   DataPlane& data_plane();
 

@@ -42,6 +42,7 @@ class StoreLink::Impl {
   bool attached() const { return attached_; }
   uint64_t num_reattached() const { return num_reattached_; }
   std::span<std::byte> arena() const { return memory_.arena.bytes(); }
+  int arena_fd() const { return memory_.arena.fd(); }
   DataPlane& data_plane() { return *plane_; }
   bool memory_taken() const {
     return std::as_const(*plane_).arena_taken().load(std::memory_order_seq_cst) != 0;

@@ -1,0 +1,93 @@
+#include "gpu_worker/assembly/other_ranks.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "common/build_info/build_info.h"
+#include "common/status/status_macros.h"
+#include "spdlog/spdlog.h"
+
+namespace retroinfer {
+namespace {
+
+// Between signs of progress, while others are waited for.
+constexpr absl::Duration kLongestWait = absl::Minutes(5);
+// For the kernel to say how a process has ended whose socket is closed.
+constexpr absl::Duration kEndLimit = absl::Seconds(1);
+
+}  // namespace
+
+RankHello HelloOf(const ServedEngineOptions& options, const ComputeBackend& backend,
+                  const std::string& segment_fingerprint, const PlannedMemory& memory) {
+  return {.version = common::kBuildVersion,
+          .revision = common::kBuildRevision,
+          .rank = static_cast<uint32_t>(options.rank),
+          .num_ranks = static_cast<uint32_t>(options.num_ranks),
+          .fingerprint = segment_fingerprint,
+          .backend = backend.device->info().backend,
+          .device_name = backend.device->info().name,
+          .available_bytes = memory.available_bytes,
+          .weight_bytes = memory.weight_bytes};
+}
+
+OtherRanks::OtherRanks(const ServedEngineOptions& options, const common::ServiceNotifier& notifier)
+    : answer_limit_(options.rank_timeout), limits_({.on_wait = [&notifier] {
+        notifier.Progress("waiting for the other ranks", kLongestWait);
+      }}) {}
+
+absl::StatusOr<std::unique_ptr<OtherRanks>> OtherRanks::Start(
+    const ServedEngineOptions& options, const common::ServiceNotifier& notifier) {
+  if (options.rank_program.empty()) {
+    return absl::InvalidArgumentError("several ranks need a program to start them by");
+  }
+  auto ranks = absl::WrapUnique(new OtherRanks(options, notifier));
+  for (int rank = 1; rank < options.num_ranks; ++rank) {
+    std::vector<std::string> arguments = options.rank_program;
+    arguments.push_back(absl::StrCat("--rank=", rank));
+    ASSIGN_OR_RETURN(auto process, RankProcess::Start(std::move(arguments)));
+    spdlog::info("rank {} is process {}", rank, process->pid());
+    ranks->channels_.push_back(&process->channel());
+    ranks->processes_.push_back(std::move(process));
+  }
+  return ranks;
+}
+
+absl::StatusOr<RankMemory> OtherRanks::Meet(const RankHello& own) {
+  return MeetRanks(channels_, own, limits_);
+}
+
+absl::Status OtherRanks::HandOver(const PlannedMemory& memory, StoreLink& link) {
+  const std::vector<std::vector<int>> descriptors(channels_.size(), {link.arena_fd()});
+  return HandOverMemory(channels_,
+                        {.available_bytes = memory.available_bytes,
+                         .weight_bytes = memory.weight_bytes,
+                         .arena_pages = memory.arena_pages},
+                        descriptors);
+}
+
+absl::StatusOr<std::unique_ptr<RankGroup>> OtherRanks::Join(const MemoryPlan& plan,
+                                                            const CodecLimits& limits,
+                                                            JointSegmentStore& store) {
+  RETURN_IF_ERROR(AwaitReady(channels_, plan.ToString(), limits_));
+  return RankGroup::Start(
+      channels_, {.limits = limits,
+                  .answer_limit = answer_limit_,
+                  .on_written =
+                      [&store](int rank, const WrittenSegment& written) {
+                        return store.NoteWritten(rank, written);
+                      },
+                  .on_lost = [this](int rank, absl::Status status) { EndProcess(rank, status); }});
+}
+
+void OtherRanks::EndProcess(int rank, const absl::Status& status) {
+  spdlog::critical("rank {} is lost: {} ({}); this process ends, so that all ranks start again",
+                   rank, std::string(status.message()),
+                   processes_[static_cast<size_t>(rank) - 1]->DescribeEnd(kEndLimit));
+  ::_exit(EXIT_FAILURE);
+}
+
+}  // namespace retroinfer

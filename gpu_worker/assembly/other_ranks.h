@@ -1,0 +1,58 @@
+// The processes that share the model with this one, which is rank 0: from their start to the first
+// command. What a rank above 0 does meanwhile is in served_rank.h.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/service/service_notifier.h"
+#include "gpu_worker/assembly/compute_backend.h"
+#include "gpu_worker/assembly/engine_plan.h"
+#include "gpu_worker/assembly/served_engine_options.h"
+#include "gpu_worker/engine/memory_plan.h"
+#include "gpu_worker/executor/command_codec.h"
+#include "gpu_worker/ranks/joint_segment_store.h"
+#include "gpu_worker/ranks/rank_group.h"
+#include "gpu_worker/ranks/rank_handshake.h"
+#include "gpu_worker/ranks/rank_process.h"
+#include "gpu_worker/store_link/store_link.h"
+
+namespace retroinfer {
+
+// What a process says of itself that has its part of the model.
+RankHello HelloOf(const ServedEngineOptions& options, const ComputeBackend& backend,
+                  const std::string& segment_fingerprint, const PlannedMemory& memory);
+
+// Threads: one. Methods are called once each, in their order.
+// Owns:    the processes, which end with it. `notifier` outlives it.
+class OtherRanks {
+ public:
+  // Starts the processes of ranks 1 to options.num_ranks - 1, which begin to load.
+  //
+  // Returns: INVALID_ARGUMENT without options.rank_program; as RankProcess::Start().
+  static absl::StatusOr<std::unique_ptr<OtherRanks>> Start(const ServedEngineOptions& options,
+                                                           const common::ServiceNotifier& notifier);
+
+  // As MeetRanks(), HandOverMemory(), AwaitReady().
+  absl::StatusOr<RankMemory> Meet(const RankHello& own);
+  absl::Status HandOver(const PlannedMemory& memory, StoreLink& link);
+  // When a rank is lost later, this process ends, for its supervisor to start all of them again;
+  // what is in the store stays. The group is destroyed before the ranks.
+  absl::StatusOr<std::unique_ptr<RankGroup>> Join(const MemoryPlan& plan, const CodecLimits& limits,
+                                                  JointSegmentStore& store);
+
+ private:
+  OtherRanks(const ServedEngineOptions& options, const common::ServiceNotifier& notifier);
+
+  [[noreturn]] void EndProcess(int rank, const absl::Status& status);
+
+  const absl::Duration answer_limit_;
+  const HandshakeLimits limits_;
+  std::vector<std::unique_ptr<RankProcess>> processes_;
+  std::vector<RankChannel*> channels_;
+};
+
+}  // namespace retroinfer
