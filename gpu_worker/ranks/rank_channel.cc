@@ -76,7 +76,7 @@ absl::Status CheckHeader(const FrameHeader& header) {
 
 absl::StatusOr<std::pair<common::UniqueFd, common::UniqueFd>> RankChannel::MakePair() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return common::ErrnoStatus(errno, "a socket pair for a rank");
   }
   return std::pair(common::UniqueFd(ends[0]), common::UniqueFd(ends[1]));
