@@ -12,7 +12,7 @@ class EnginePlanTest : public testing::Test {
  protected:
   EnginePlanTest() {
     options_.num_threads = 1;
-    config_ = ModelShapeNamed("tiny").value();
+    config_ = NamedModelShape("tiny").value();
   }
   absl::StatusOr<MemoryPlan> Plan(size_t available_bytes) {
     const ComputeBackend backend = CreateCpuBackend(options_).value();
