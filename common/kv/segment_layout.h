@@ -20,6 +20,11 @@
 //   first_kv_page*p    p*pages      KV pages; clusters in any order, each a run of consecutive
 //                                   pages, no two overlapping
 //
+// Where several processes write a segment, each for some of its KV heads (kv_head_range.h), the
+// pages of heads [first, first + count) of all layers lie in a region of their own: count * L *
+// max_pages_per_head pages from first * L * max_pages_per_head behind first_kv_page. What a region
+// does not need is zero, and used_pages is max_pages.
+//
 // The tail holds the newest tokens before the segment's end that a token behind that end may see in
 // window layers: from KvGeometry::WindowBegin(end) on, wherever the segment begins, in dense blocks
 // [W][H][64 / tokens of a page] of B bytes. b is KvGeometry::max_window_blocks(); what lies behind
@@ -34,6 +39,7 @@
 #include <type_traits>
 
 #include "common/kv/kv_geometry.h"
+#include "common/kv/kv_head_range.h"
 #include "common/kv/token_code.h"
 
 namespace retroinfer {
@@ -76,10 +82,19 @@ static_assert(sizeof(ClusterEntry) == 12 && std::is_trivially_copyable_v<Cluster
 using TokenOrder = uint16_t;
 static_assert(kPrefillSegmentTokens - 1 <= UINT16_MAX);
 
+// Pages [begin, end) of an extent.
+struct KvRegion {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+
+  constexpr uint32_t num_pages() const { return end - begin; }
+};
+
 // Offsets of the parts of a segment of `num_tokens` tokens.
 struct SegmentLayout {
   SegmentLayout(const KvGeometry& geometry, uint32_t num_tokens)
-      : num_clusters(num_tokens / kTokensPerCluster),
+      : num_layers(geometry.num_layers),
+        num_clusters(num_tokens / kTokensPerCluster),
         page_bytes(geometry.page_bytes()),
         centroids_bytes(
             num_clusters / kClustersPerMetaBlock *
@@ -108,6 +123,15 @@ struct SegmentLayout {
     max_pages = first_kv_page + geometry.num_layers * geometry.num_kv_heads * max_pages_per_head;
   }
 
+  // Where the KV pages of these heads lie, of the geometry's. REQUIRES: heads.total is the
+  // geometry's num_kv_heads.
+  constexpr KvRegion RegionOf(const KvHeadRange& heads) const {
+    const uint32_t per_head = num_layers * max_pages_per_head;
+    const uint32_t begin = first_kv_page + heads.first * per_head;
+    return {begin, begin + heads.count * per_head};
+  }
+
+  uint32_t num_layers;
   uint32_t num_clusters;        // for each (layer, head)
   size_t page_bytes;            // of the format
   size_t centroids_bytes;       // of one (layer, head)

@@ -18,6 +18,13 @@ absl::Status ValidateCapacity(std::string_view name, uint32_t value, uint32_t mi
                                                  ", needs a power of two from ", min, " to ", max));
 }
 
+// Most entries that each of `num_planes` planes may have; `max`: that one may have.
+uint32_t LargestOf(uint32_t max, uint32_t num_planes) {
+  const uint64_t in_all = uint64_t{max} * DataPlane::kLargestPlanes;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(max, std::bit_floor(in_all / std::max(num_planes, 1u))));
+}
+
 template <typename T>
 std::span<T> EntriesAt(std::span<std::byte> memory, uint64_t offset, uint32_t count) {
   return {reinterpret_cast<T*>(memory.data() + offset), count};
@@ -25,15 +32,17 @@ std::span<T> EntriesAt(std::span<std::byte> memory, uint64_t offset, uint32_t co
 
 }  // namespace
 
-uint32_t DataPlane::LogCapacityFor(uint32_t num_slots) {
+uint32_t DataPlane::LogCapacityFor(uint32_t num_slots, uint32_t num_planes) {
   const uint64_t entries = std::bit_ceil(uint64_t{2} * num_slots + 64);
-  return static_cast<uint32_t>(std::clamp<uint64_t>(entries, kLogCapacityMin, kLogCapacityMax));
+  return static_cast<uint32_t>(
+      std::clamp<uint64_t>(entries, kLogCapacityMin, LargestOf(kLogCapacityMax, num_planes)));
 }
 
-uint32_t DataPlane::RequestCapacityFor(uint32_t num_slots) {
+uint32_t DataPlane::RequestCapacityFor(uint32_t num_slots, uint32_t num_planes) {
   constexpr uint32_t kOneInRequested = 8;  // more than the store keeps free by default
   constexpr uint32_t kLeast = 1u << 12;    // 64 KiB
-  return std::bit_ceil(std::clamp(num_slots / kOneInRequested, kLeast, kRequestCapacityMax));
+  return std::bit_ceil(
+      std::clamp(num_slots / kOneInRequested, kLeast, LargestOf(kRequestCapacityMax, num_planes)));
 }
 
 absl::Status DataPlane::ValidateSizes(uint32_t num_slots, uint32_t log_capacity,
@@ -45,6 +54,25 @@ absl::Status DataPlane::ValidateSizes(uint32_t num_slots, uint32_t log_capacity,
   RETURN_IF_ERROR(ValidateCapacity("log_capacity", log_capacity, kLogCapacityMin, kLogCapacityMax));
   return ValidateCapacity("request_capacity", request_capacity, kRequestCapacityMin,
                           kRequestCapacityMax);
+}
+
+absl::Status DataPlane::ValidatePlanes(uint32_t num_planes, uint32_t num_slots,
+                                       uint32_t log_capacity, uint32_t request_capacity) {
+  if (num_planes < 1 || num_planes > kPlanesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data planes: num_planes is ", num_planes, ", needs 1 to ", kPlanesMax));
+  }
+  RETURN_IF_ERROR(ValidateSizes(num_slots, log_capacity, request_capacity));
+  const auto check = [num_planes](std::string_view name, uint32_t value, uint32_t max) {
+    const uint64_t in_all = uint64_t{max} * kLargestPlanes;
+    if (uint64_t{value} * num_planes <= in_all) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("data planes: ", std::string(name), " is ",
+                                                   value, " in each of ", num_planes,
+                                                   ", which may have ", in_all, " in all"));
+  };
+  RETURN_IF_ERROR(check("num_slots", num_slots, kSlotsMax));
+  RETURN_IF_ERROR(check("log_capacity", log_capacity, kLogCapacityMax));
+  return check("request_capacity", request_capacity, kRequestCapacityMax);
 }
 
 DataPlane::DataPlane(std::span<std::byte> memory, const DataPlaneHeader& header)

@@ -28,17 +28,25 @@ class DataPlane {
   static constexpr uint32_t kLogCapacityMax = 1u << 26;
   static constexpr uint32_t kRequestCapacityMin = 64;
   static constexpr uint32_t kRequestCapacityMax = 1u << 20;
+  // Of the planes of one worker, one for each rank: all of them together have at most as many
+  // slots and entries as kLargestPlanes of the largest size, so 6 GiB.
+  static constexpr uint32_t kPlanesMax = 16;
+  static constexpr uint32_t kLargestPlanes = 4;
 
   // Capacities that do not slow a cache of so many slots down. The log has room for a snapshot of
   // the whole cache and as many entries again; the ring for the requests of a step, some of which
-  // will be refused.
-  static uint32_t LogCapacityFor(uint32_t num_slots);
-  static uint32_t RequestCapacityFor(uint32_t num_slots);
+  // will be refused. `num_planes`: of the worker, which bounds each.
+  static uint32_t LogCapacityFor(uint32_t num_slots, uint32_t num_planes = 1);
+  static uint32_t RequestCapacityFor(uint32_t num_slots, uint32_t num_planes = 1);
 
   // Returns INVALID_ARGUMENT unless the sizes are within the limits and capacities are powers of
   // two. The message names the field, its value and its limits.
   static absl::Status ValidateSizes(uint32_t num_slots, uint32_t log_capacity,
                                     uint32_t request_capacity);
+
+  // The same of `num_planes` planes of these sizes each, which are bounded in sum.
+  static absl::Status ValidatePlanes(uint32_t num_planes, uint32_t num_slots, uint32_t log_capacity,
+                                     uint32_t request_capacity);
 
   // Writes the header for the given sizes into zeroed memory and returns the view.
   //

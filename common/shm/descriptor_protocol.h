@@ -2,9 +2,11 @@
 //
 //   TYPE       DIRECTION        PAYLOAD                   DESCRIPTORS
 //   kHello     worker -> store  16-byte attach token      none: asks for the memory
-//   kHandBack  worker -> store  16-byte attach token      arena, data plane: gives them back
-//   kWelcome   store -> worker  none                      arena, data plane; none after kHandBack
+//   kHandBack  worker -> store  16-byte attach token      arena, data planes: gives them back
+//   kWelcome   store -> worker  none                      arena, data planes; none after kHandBack
 //   kRefused   store -> worker  text for people           none; the store then closes
+//
+// There are as many data planes as the worker asked for, by rank.
 //
 // After kWelcome the connection carries nothing more. It is the lease: the store frees everything
 // the worker holds when it ends.

@@ -38,14 +38,14 @@ absl::StatusOr<FdMessage> ParseFdPacket(std::span<const char> packet);
 //   8       4     payload bytes, at most 4096
 //   12      n     payload
 //
-// with up to 4 descriptors as SCM_RIGHTS.
+// with up to 17 descriptors as SCM_RIGHTS.
 //
 // Threads: one at a time.
 // Owns:    the socket.
 class FdChannel {
  public:
   static constexpr size_t kPayloadBytesMax = 4096;
-  static constexpr size_t kFdsMax = 4;
+  static constexpr size_t kFdsMax = 17;  // an arena and the data planes of 16 ranks
 
   explicit FdChannel(UniqueFd socket) : socket_(std::move(socket)) {}
 

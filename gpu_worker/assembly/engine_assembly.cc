@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(
       parts.builder,
       SegmentBuilder::Create(device, *environment.ops, *environment.background, memory.meta_pool(),
                              {.host = environment.arena, .device = cache.device_arena()}, settings,
-                             {.max_open_segments = plan.max_open_segments}));
+                             {.max_open_segments = plan.max_open_segments, .heads = plan.heads}));
   if (windows != nullptr) {
     parts.tails =
         std::make_unique<SegmentTails>(SegmentTails::Parts{.device = &device,
@@ -54,6 +54,7 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
   ExecutorParts parts{
       .device = &device, .ops = &ops, .stream = &compute, .model = environment.model};
   ASSIGN_OR_RETURN(parts.memory, KvMemory::Create(device, {.geometry = plan.geometry,
+                                                           .heads = plan.heads,
                                                            .dense_blocks = plan.dense_blocks,
                                                            .meta_blocks = plan.meta_blocks,
                                                            .max_sequences = plan.max_sequences,
@@ -64,7 +65,8 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                          {.geometry = plan.geometry,
                                                           .num_rows = plan.max_sequences,
                                                           .max_batch = plan.max_batch,
-                                                          .num_query_heads = num_query_heads}));
+                                                          .num_query_heads = num_query_heads,
+                                                          .heads = plan.heads}));
   }
   if (plan.suspended_blocks > 0) {
     ASSIGN_OR_RETURN(parts.suspended,

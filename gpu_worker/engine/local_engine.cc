@@ -57,7 +57,8 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
               .store = parts.store,
               .suspended = executor_->parts().suspended.get(),
               .segments = executor_->parts().segments.get()}),
-      exchange_(store_, inbox_, MakeSaver(), options.plan.geometry, stats_.counters()),
+      exchange_(store_, inbox_, MakeSaver(), options.plan.heads.ArenaOf(options.plan.geometry),
+                stats_.counters()),
       growth_(*commands_, exchange_, store_.arena_pages()),
       observation_({.executor = executor_.get(),
                     .exchange = &exchange_,
@@ -191,9 +192,10 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t total = prompt + AnswerGrowth::TokensAtFirst(request);
   const KvNeed need = PolicyOf(request).Need(request.attention, prompt, total);
+  const KvGeometry in_arena = options_.plan.heads.ArenaOf(options_.plan.geometry);
   uint64_t pages = 0;
   for (const uint32_t tokens : need.segment_tokens) {
-    pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;
+    pages += SegmentLayout(in_arena, tokens).max_pages;
   }
   if (need.lane_tokens != 0 && request.num_prompt_logprobs >= 0) {
     return common::WithReason(

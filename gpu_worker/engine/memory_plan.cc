@@ -195,6 +195,7 @@ void Split(const MemoryPlanInput& input, const DenseDemand& demand, size_t bytes
 // All sizes but the numbers of slots and dense blocks, which are what is left.
 MemoryPlan FixedSizes(const MemoryPlanInput& input) {
   MemoryPlan plan{.geometry = input.geometry(),
+                  .heads = input.heads,
                   .weight_bytes = input.weight_bytes,
                   .arena_pages = input.arena_pages,
                   .max_model_len = input.max_model_len,
@@ -206,8 +207,9 @@ MemoryPlan FixedSizes(const MemoryPlanInput& input) {
     plan.long_lane_tokens = std::min(plan.long_lane_tokens, input.max_whole_prompt);
   }
   plan.short_lane_tokens = std::min(input.index.dense_below, plan.long_lane_tokens);
-  plan.meta_blocks = static_cast<int32_t>(ArenaCapacityTokens(plan.geometry, input.arena_pages) /
-                                          kDecodeSegmentTokens);
+  plan.meta_blocks = static_cast<int32_t>(
+      ArenaCapacityTokens(plan.heads.ArenaOf(plan.geometry), input.arena_pages) /
+      kDecodeSegmentTokens);
   if (input.backend.uses_transient_slots) {
     plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
   }
@@ -295,13 +297,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   plan.unused_bytes = input.available_bytes - plan.total_bytes();
   plan.suspended_blocks = SuspendedBlocks(input, plan);
   if (!input.owns_memory) plan.unused_bytes -= plan.suspended_bytes();
-  plan.capacity_tokens =
-      CapacitiesOf({.max_model_len = input.max_model_len,
-                    .max_single_pass_tokens = plan.synthetic_tokens + plan.long_lane_tokens,
-                    .dense_blocks = plan.dense_blocks,
-                    .arena_tokens = ArenaCapacityTokens(plan.geometry, input.arena_pages),
-                    .dense_below = input.index.dense_below,
-                    .has_window_layers = plan.geometry.has_window_layers()});
+  plan.capacity_tokens = CapacitiesOf(
+      {.max_model_len = input.max_model_len,
+       .max_single_pass_tokens = plan.synthetic_tokens + plan.long_lane_tokens,
+       .dense_blocks = plan.dense_blocks,
+       .arena_tokens = ArenaCapacityTokens(plan.heads.ArenaOf(plan.geometry), input.arena_pages),
+       .dense_below = input.index.dense_below,
+       .has_window_layers = plan.geometry.has_window_layers()});
   return plan;
 }
 

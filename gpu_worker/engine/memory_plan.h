@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
+#include "common/kv/kv_head_range.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/kv/attention_settings.h"
 #include "gpu_worker/model/model_config.h"
@@ -48,6 +49,8 @@ struct MemoryPlanInput {
   bool preemption = false;        // requests may be suspended for others
   size_t suspended_kv_bytes = 0;  // host memory for the KV of suspended requests; 0: chosen
 
+  KvHeadRange heads;  // of the arena's KV heads, that `model` has
+
   KvGeometry geometry() const { return model.geometry(kv_format); }
 };
 
@@ -60,6 +63,7 @@ struct ComponentMemory {
 // How much of everything there is. Components are created with these numbers.
 struct MemoryPlan {
   KvGeometry geometry;
+  KvHeadRange heads;  // of the arena's KV heads, that `geometry` has
   size_t weight_bytes = 0;
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
@@ -97,6 +101,7 @@ struct MemoryPlan {
 size_t PlannableGpuBytes(size_t bytes);
 
 // Tokens of context whose segments fit into `arena_pages`, whatever their clusters look like.
+// `geometry` is the arena's.
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);
 
 // Weights, activations and the index of the whole arena come first; then dense KV for one context

@@ -47,7 +47,7 @@ absl::Status CachedKvReader::Begin(std::vector<std::span<const CachedRun>> membe
   // The copies for the last group are long done, unless that group was aborted.
   RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
   const std::span<DenseBlockId> ids = host_blocks_.as<DenseBlockId>();
-  const uint32_t first_kv_page = BlockLayout(geometry_).first_kv_page;
+  const uint32_t first_kv_page = BlockLayout(parts_.heads.ArenaOf(geometry_)).first_kv_page;
   size_t count = 0;
   for (const std::span<const CachedRun> runs : members_) {
     first_block_.push_back(count);
@@ -73,6 +73,7 @@ absl::Status CachedKvReader::Read(size_t member, size_t first, size_t last, uint
         *parts_.stream, {.extent = parts_.arena.subspan(extent.first_page * page_bytes,
                                                         extent.num_pages * page_bytes),
                          .geometry = geometry_,
+                         .heads = parts_.heads,
                          .num_tokens = extent.num_tokens,
                          .layer = layer,
                          .out = out,
@@ -80,7 +81,7 @@ absl::Status CachedKvReader::Read(size_t member, size_t first, size_t last, uint
   }
   const auto before = static_cast<size_t>(CountBlocks(cached.first(first)));
   return parts_.ops->attention().ReadDense(
-      *parts_.stream, {.pool = DensePoolView::OfPages(parts_.arena, geometry_),
+      *parts_.stream, {.pool = DensePoolView::OfPages(parts_.arena, geometry_, parts_.heads),
                        .layer = layer,
                        .block_ids = blocks_.as<const DenseBlockId>().subspan(
                            first_block_[member] + before, last - first),
@@ -95,7 +96,7 @@ absl::Status CachedKvReader::ReadTail(size_t member, size_t index, WindowLayers&
   if (IsBlock(run.num_tokens())) {
     return absl::InternalError("a block has no tail, and cannot be read with window layers");
   }
-  const SegmentLayout layout(geometry_, run.num_tokens());
+  const SegmentLayout layout(parts_.heads.ArenaOf(geometry_), run.num_tokens());
   const size_t begin = (size_t{run.extent.first_page} + layout.tail_page) * layout.page_bytes;
   return windows.ReadTail(layer, out, run.token_end(),
                           parts_.arena.subspan(begin, layout.tail_bytes));

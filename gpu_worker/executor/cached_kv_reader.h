@@ -27,6 +27,7 @@ class CachedKvReader {
     Ops* ops = nullptr;
     Stream* stream = nullptr;     // compute
     DeviceSpan<std::byte> arena;  // only read
+    KvHeadRange heads;            // of the arena's, that the layer's KV has
   };
 
   // For groups of up to `max_members` prompts of up to `max_tokens` tokens.

@@ -211,7 +211,7 @@ absl::Status CommandChecker::CheckSuspend(uint64_t id) {
 // Extents lie in the arena, and each can hold what it is used for.
 absl::Status CommandChecker::CheckClaim(const HeldSequence& held,
                                         const StepCommand::Claim& claim) const {
-  const KvGeometry& geometry = executor_.sizes().geometry;
+  const KvGeometry geometry = executor_.memory().sizes().arena_geometry();
   const std::vector<uint32_t> segments = NeedOf(held, held.sequence.kv.total_tokens).segment_tokens;
   const size_t num_cached = claim.num_cached_segments;
   if (claim.extents.size() != segments.size() || num_cached > segments.size() ||
@@ -268,7 +268,7 @@ absl::Status CommandChecker::CheckLengthening(const HeldSequence& held,
     }
     if (i < num_before) continue;
     RETURN_IF_ERROR(CheckInside(extent, arena_pages_));
-    RETURN_IF_ERROR(CheckTakes(extent, segments[i], executor_.sizes().geometry));
+    RETURN_IF_ERROR(CheckTakes(extent, segments[i], executor_.memory().sizes().arena_geometry()));
   }
   return absl::OkStatus();
 }

@@ -30,7 +30,8 @@ absl::Status Executor::CreateWorkspaces(const CostModel& costs) {
                                                      .stream = parts_.stream,
                                                      .model = parts_.model,
                                                      .arena = parts_.cache->device_arena(),
-                                                     .windows = parts_.windows.get()},
+                                                     .windows = parts_.windows.get(),
+                                                     .heads = parts_.memory->sizes().heads},
                                                     sizes_.geometry, max_tokens, sizes_.max_rows,
                                                     sizes_.max_batch));
     lanes_.push_back(std::move(lane));

@@ -35,11 +35,12 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   ASSIGN_OR_RETURN(lane->rows_, allocate(sizes.rows));
   ASSIGN_OR_RETURN(lane->host_last_, device.AllocateHost(sizes.last));
   ASSIGN_OR_RETURN(lane->last_, allocate(sizes.last));
-  ASSIGN_OR_RETURN(
-      lane->reader_,
-      CachedKvReader::Create(
-          {.device = parts.device, .ops = parts.ops, .stream = parts.stream, .arena = parts.arena},
-          geometry, max_tokens, max_members));
+  ASSIGN_OR_RETURN(lane->reader_, CachedKvReader::Create({.device = parts.device,
+                                                          .ops = parts.ops,
+                                                          .stream = parts.stream,
+                                                          .arena = parts.arena,
+                                                          .heads = parts.heads},
+                                                         geometry, max_tokens, max_members));
   ASSIGN_OR_RETURN(lane->last_hidden_, allocate(sizes.last_hidden));
   ASSIGN_OR_RETURN(lane->hidden_, allocate(sizes.hidden));
   for (DeviceBuffer& kv : lane->kv_) {

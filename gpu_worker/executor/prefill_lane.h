@@ -58,6 +58,7 @@ class PrefillLane {
     Transformer* model = nullptr;
     DeviceSpan<std::byte> arena;      // only read
     WindowLayers* windows = nullptr;  // null: all layers of the model are indexed
+    KvHeadRange heads;                // of the arena's, that the lane's KV has
   };
 
   // A prompt of a group, or the part of the prompt that its policy reads next. Prompt, sequence and

@@ -10,8 +10,27 @@
 #include "absl/strings/str_cat.h"
 #include "common/kv/block_layout.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/kv/dense_block_parts.h"
 
 namespace retroinfer {
+namespace {
+
+// The first page of a block's image.
+void WriteHeader(const BlockCopier::Block& block, const KvGeometry& geometry,
+                 std::span<std::byte> image) {
+  const BlockHeader header = {.magic = kBlockMagic,
+                              .version = kBlockVersion,
+                              .num_tokens = block.num_tokens,
+                              .num_layers = geometry.num_layers,
+                              .num_kv_heads = geometry.num_kv_heads,
+                              .head_dim = geometry.head_dim,
+                              .format = static_cast<uint32_t>(geometry.format.id),
+                              .token_begin = static_cast<uint64_t>(block.token_begin)};
+  std::memset(image.data(), 0, geometry.page_bytes());
+  std::memcpy(image.data(), &header, sizeof(header));
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockCopier>> BlockCopier::Create(Device& device, Stream& compute,
                                                                  KvMemory& memory,
@@ -35,7 +54,7 @@ absl::Status BlockCopier::Check(const SequenceKv& sequence, const Block& block) 
     return absl::InternalError(absl::StrCat("the window from ", sequence.window_begin, " has no ",
                                             block.num_tokens, " tokens at ", block.token_begin));
   }
-  const KvGeometry& geometry = memory_.sizes().geometry;
+  const KvGeometry geometry = memory_.sizes().arena_geometry();
   const uint32_t pages = BlockLayout(geometry).num_pages;
   const uint64_t end = (uint64_t{block.extent.first_page} + pages) * geometry.page_bytes();
   if (block.extent.num_pages < pages || end > arena_.size()) {
@@ -67,28 +86,24 @@ absl::Status BlockCopier::Begin(uint64_t copy_id, const SequenceKv& sequence,
 }
 
 absl::Status BlockCopier::CopyBlock(const SequenceKv& sequence, const Block& block) {
-  const KvGeometry& geometry = memory_.sizes().geometry;
+  const KvMemorySizes& sizes = memory_.sizes();
+  const KvGeometry geometry = sizes.arena_geometry();
   const BlockLayout layout(geometry);
   const size_t page_bytes = geometry.page_bytes();
   const std::span<std::byte> image =
       arena_.subspan(size_t{block.extent.first_page} * page_bytes, layout.num_pages * page_bytes);
-  const BlockHeader header = {.magic = kBlockMagic,
-                              .version = kBlockVersion,
-                              .num_tokens = block.num_tokens,
-                              .num_layers = geometry.num_layers,
-                              .num_kv_heads = geometry.num_kv_heads,
-                              .head_dim = geometry.head_dim,
-                              .format = static_cast<uint32_t>(geometry.format.id),
-                              .token_begin = static_cast<uint64_t>(block.token_begin)};
-  std::memset(image.data(), 0, page_bytes);
-  std::memcpy(image.data(), &header, sizeof(header));
+  if (sizes.heads.is_first()) WriteHeader(block, geometry, image);
   const int64_t in_window = (block.token_begin - sequence.window_begin) / kDenseBlockTokens;
   const DenseBlockId dense = sequence.dense_blocks[static_cast<size_t>(1 + in_window)];
-  const size_t block_bytes = DensePoolView::BlockBytes(geometry);
-  return device_.Download(
-      *stream_,
-      memory_.dense_pool().bytes.subspan(static_cast<size_t>(dense) * block_bytes, block_bytes),
-      image.subspan(layout.first_kv_page * page_bytes, block_bytes));
+  const size_t block_bytes = DensePoolView::BlockBytes(sizes.geometry);
+  const DeviceSpan<std::byte> from =
+      memory_.dense_pool().bytes.subspan(static_cast<size_t>(dense) * block_bytes, block_bytes);
+  const size_t pages_begin = layout.first_kv_page * page_bytes;
+  for (const DenseBlockPart& part : DenseBlockParts(sizes.geometry, sizes.heads)) {
+    RETURN_IF_ERROR(device_.Download(*stream_, from.subspan(part.in_memory, part.bytes),
+                                     image.subspan(pages_begin + part.in_arena, part.bytes)));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> BlockCopier::IsDone(uint64_t copy_id) const {

@@ -1,5 +1,7 @@
 // Copies dense blocks of sequences into the arena, on a stream beside the engine's.
 //
+// Of the arena's KV heads, those that memory has are written, and the header by who has the first.
+//
 // Until a copy is done, its sequence keeps the blocks, and what they hold of the tokens.
 //
 // Threads: the engine's thread.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
@@ -35,6 +36,11 @@ MemoryNeed KvMemory::MemoryOf(const KvMemorySizes& sizes) {
 
 absl::StatusOr<std::unique_ptr<KvMemory>> KvMemory::Create(Device& device,
                                                            const KvMemorySizes& sizes) {
+  if (!sizes.heads.Fits(sizes.geometry)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "memory of ", sizes.geometry.num_kv_heads, " KV heads for heads ", sizes.heads.first,
+        " to ", sizes.heads.first + sizes.heads.count, " of ", sizes.heads.total));
+  }
   auto memory = absl::WrapUnique(new KvMemory(sizes));
   const MemoryNeed pools = PoolsOf(sizes);
   const auto allocate = [&](MemoryPurpose purpose) {

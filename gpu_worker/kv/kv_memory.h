@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/kv/kv_head_range.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/kv/block_tables.h"
@@ -23,10 +24,14 @@ namespace retroinfer {
 
 struct KvMemorySizes {
   KvGeometry geometry;
+  KvHeadRange heads;  // of the arena's, that `geometry` has
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
   int32_t max_sequences = 0;  // alive at once, waiting for release included
   int64_t max_model_len = 0;  // tokens
+
+  // Of segments and saved blocks.
+  KvGeometry arena_geometry() const { return heads.ArenaOf(geometry); }
 };
 
 class KvMemory {

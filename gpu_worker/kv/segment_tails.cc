@@ -25,7 +25,7 @@ bool HasRows(const SequenceKv& sequence, int64_t end) {
 }  // namespace
 
 absl::StatusOr<SegmentTails::Place> SegmentTails::PlaceOf(const Extent& extent) const {
-  const SegmentLayout layout(parts_.windows->geometry(), extent.num_tokens);
+  const SegmentLayout layout(parts_.windows->arena_geometry(), extent.num_tokens);
   if (extent.num_pages < layout.max_pages) {
     return absl::InternalError(absl::StrCat(
         "the store reserved ", extent.num_pages, " pages for a segment of ", extent.num_tokens,

@@ -146,9 +146,10 @@ absl::Status SequenceSegments::OpenNext(const SequenceKv& sequence, State& state
   const size_t index = state.tickets.size();
   const PlannedSegment& segment = state.plan[index];
   const size_t first_block = static_cast<size_t>(FirstMetaBlock(state.plan, index));
-  const SegmentLayout layout(parts_.memory->sizes().geometry, segment.num_tokens);
-  ASSIGN_OR_RETURN(const BlockCache::FillTicket fill,
-                   parts_.cache->BeginFill(layout.max_pages - layout.first_kv_page));
+  const KvMemorySizes& sizes = parts_.memory->sizes();
+  const KvRegion region = SegmentLayout(sizes.arena_geometry(), segment.num_tokens)
+                              .RegionOf(sizes.heads.Of(sizes.geometry));
+  ASSIGN_OR_RETURN(const BlockCache::FillTicket fill, parts_.cache->BeginFill(region.num_pages()));
   const absl::StatusOr<SegmentBuilder::Ticket> ticket = parts_.builder->Open(
       {.token_begin = segment.token_begin,
        .num_tokens = segment.num_tokens,
@@ -193,6 +194,7 @@ absl::Status SequenceSegments::LoadIndexes(Stream& stream, const SequenceKv& seq
                  .num_tokens = num_tokens,
                  .layer = layer,
                  .pool = parts_.memory->meta_pool(),
+                 .heads = parts_.memory->sizes().heads,
                  .meta_blocks = blocks.subspan(first, num_blocks)}));
   }
   return absl::OkStatus();

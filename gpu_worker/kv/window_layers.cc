@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/kv/dense_block_parts.h"
 
 namespace retroinfer {
 namespace {
@@ -137,7 +138,7 @@ absl::Status WindowLayers::WriteTail(uint32_t layer, const LayerKv& kv, int64_t 
   return ops_.FillDense(stream_, {.in = kv,
                                   .first_token = begin,
                                   .num_tokens = end - begin,
-                                  .pool = {tail, pool_.geometry},
+                                  .pool = TailPool(tail),
                                   .layer = layer,
                                   .block_ids = ids.subspan(ids.size() - num_blocks, num_blocks)});
 }
@@ -147,7 +148,7 @@ absl::Status WindowLayers::ReadTail(uint32_t layer, const LayerKv& kv, int64_t e
   const int64_t begin = sizes_.geometry.WindowBegin(end);
   const size_t num_blocks = sizes_.geometry.max_window_blocks();
   const DeviceSpan<const DenseBlockId> ids = ids_.as<const DenseBlockId>();
-  return ops_.ReadDense(stream_, {.pool = {tail, pool_.geometry},
+  return ops_.ReadDense(stream_, {.pool = TailPool(tail),
                                   .layer = layer,
                                   .block_ids = ids.subspan(ids.size() - num_blocks, num_blocks),
                                   .num_tokens = end - begin,
@@ -167,12 +168,17 @@ absl::Status WindowLayers::SaveTail(const SequenceKv& sequence, int64_t end,
                                     std::span<std::byte> tail) {
   RI_CHECK(end <= sequence.num_tokens && Holds(sequence.num_tokens, end));
   const DeviceSpan<std::byte> ring = Ring(sequence.table_row);
+  const KvGeometry& geometry = pool_.geometry;
+  const std::vector<DenseBlockPart> parts = DenseBlockParts(geometry, sizes_.heads);
+  const size_t tail_block_bytes = DensePoolView::BlockBytes(sizes_.heads.ArenaOf(geometry));
   size_t to = 0;
   for (int64_t token = sizes_.geometry.WindowBegin(end); token < end; token += kDenseBlockTokens) {
     const size_t from = static_cast<size_t>(RingPlace(token)) * block_bytes_;
-    RETURN_IF_ERROR(device_.Download(stream_, ring.subspan(from, block_bytes_),
-                                     tail.subspan(to, block_bytes_)));
-    to += block_bytes_;
+    for (const DenseBlockPart& part : parts) {
+      RETURN_IF_ERROR(device_.Download(stream_, ring.subspan(from + part.in_memory, part.bytes),
+                                       tail.subspan(to + part.in_arena, part.bytes)));
+    }
+    to += tail_block_bytes;
   }
   return absl::OkStatus();
 }

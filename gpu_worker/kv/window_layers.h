@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
+#include "common/kv/kv_head_range.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
@@ -40,6 +41,7 @@ class WindowLayers {
     int32_t num_rows = 0;  // of the block tables
     int32_t max_batch = 0;
     int32_t num_query_heads = 0;
+    KvHeadRange heads;  // of the arena's, that `geometry` has
   };
 
   // REQUIRES: sizes.geometry.has_window_layers().
@@ -58,8 +60,8 @@ class WindowLayers {
   // The reverse, before the next part: rows [WindowBegin(part.begin), part.begin).
   // REQUIRES: nothing was taken since for another part.
   absl::Status ReadContext(const SequenceKv& sequence, uint32_t layer, const LayerKv& kv);
-  // Between rows [WindowBegin(end), end) of `kv` and the tail of a segment that ends at `end`;
-  // `tail` is that part of the segment's extent, as the device sees it.
+  // Between rows [WindowBegin(end), end) of `kv` and the tail of a segment that ends at `end`, of
+  // the heads that memory has; `tail` is that part of the segment's extent, as the device sees it.
   absl::Status WriteTail(uint32_t layer, const LayerKv& kv, int64_t end,
                          DeviceSpan<std::byte> tail);
   absl::Status ReadTail(uint32_t layer, const LayerKv& kv, int64_t end, DeviceSpan<std::byte> tail);
@@ -69,7 +71,8 @@ class WindowLayers {
   // Whether the ring still has what a tail at `end`, or a token at that position, needs.
   bool Holds(int64_t num_tokens, int64_t end) const;
   // Copies all layers from the ring to the tail of a segment that ends at `end`; `tail` as the host
-  // sees it. REQUIRES: end <= sequence.num_tokens; Holds(sequence.num_tokens, end).
+  // sees it; only parts of the heads that memory has are written. REQUIRES: end <=
+  // sequence.num_tokens; Holds(sequence.num_tokens, end).
   absl::Status SaveTail(const SequenceKv& sequence, int64_t end, std::span<std::byte> tail);
 
   // Places the next token of each sequence (the next k of one that is there k times, in
@@ -95,6 +98,7 @@ class WindowLayers {
   }
 
   const KvGeometry& geometry() const { return sizes_.geometry; }
+  KvGeometry arena_geometry() const { return sizes_.heads.ArenaOf(sizes_.geometry); }
 
  private:
   enum Array : size_t { kZones, kBlocks, kPlaces };
@@ -102,6 +106,10 @@ class WindowLayers {
   WindowLayers(Device& device, AttentionOps& ops, Stream& stream, const Sizes& sizes);
 
   int64_t RingPlace(int64_t position) const { return position / kDenseBlockTokens % ring_blocks_; }
+  // A segment's tail, as a pool of dense blocks with ids from 0 on.
+  DensePoolView TailPool(DeviceSpan<std::byte> tail) const {
+    return {tail, pool_.geometry, sizes_.heads};
+  }
   // Block ids of the row from the one on that holds `position`, as many as the ring has.
   DeviceSpan<const DenseBlockId> BlocksFrom(int32_t table_row, int64_t position) const;
 

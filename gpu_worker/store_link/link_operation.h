@@ -49,6 +49,7 @@ inline kvstore::v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions
   geometry->set_window_tokens(options.geometry.window_tokens);
   request.set_model_fingerprint(options.model_fingerprint);
   request.set_num_slots(options.num_slots);
+  request.set_num_planes(options.num_planes);
   request.set_log_capacity(options.log_capacity);
   request.set_request_capacity(options.request_capacity);
   return request;

@@ -2,7 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -260,42 +260,54 @@ absl::StatusOr<uint32_t> StoreClient::ArenaPages(absl::Duration timeout) {
   return static_cast<uint32_t>(response.arena_pages());
 }
 
-absl::StatusOr<SharedMemoryPair> StoreClient::Attach(const v1::AttachWorkerRequest& request,
-                                                     absl::Duration timeout) {
+absl::StatusOr<SharedMemory> StoreClient::Attach(const v1::AttachWorkerRequest& request,
+                                                 absl::Duration timeout) {
   ASSIGN_OR_RETURN(const v1::AttachWorkerResponse response, AttachWorker(request, timeout));
   // Before the store notes that this process has the memory.
   absl::StatusOr<common::WorkerMark> mark = HoldMark(response);
   ASSIGN_OR_RETURN(
       common::FdMessage message,
       Greet(response.descriptor_socket_path(), TypeOf(DescriptorMessage::kHello), {}, timeout));
-  if (message.fds.size() != 2) {
-    return absl::DataLossError(
-        absl::StrCat("the store sent ", message.fds.size(), " descriptors, needs 2"));
+  const size_t num_planes = std::max(request.num_planes(), 1u);
+  if (message.fds.size() != 1 + num_planes) {
+    return absl::DataLossError(absl::StrCat(
+        "the store sent ", message.fds.size(), " descriptors, needed are ", 1 + num_planes,
+        ", of the arena and ", num_planes, " data planes: is it of another version?"));
   }
-  SharedMemoryPair pair;
-  if (mark.ok()) pair.mark = *std::move(mark);
-  ASSIGN_OR_RETURN(pair.arena,
+  SharedMemory memory;
+  if (mark.ok()) memory.mark = *std::move(mark);
+  ASSIGN_OR_RETURN(memory.arena,
                    common::SealedMemory::Adopt(std::move(message.fds[0]), response.arena_bytes()));
-  ASSIGN_OR_RETURN(pair.data_plane, common::SealedMemory::Adopt(std::move(message.fds[1]),
-                                                                response.data_plane_bytes()));
-  if (pair.arena.bytes().size() != response.arena_bytes() ||
-      pair.data_plane.bytes().size() != response.data_plane_bytes()) {
-    return absl::DataLossError(
-        absl::StrCat("the store announced an arena of ", response.arena_bytes(), " bytes and sent ",
-                     pair.arena.bytes().size(), ", a data plane of ", response.data_plane_bytes(),
-                     " and sent ", pair.data_plane.bytes().size()));
+  if (memory.arena.bytes().size() != response.arena_bytes()) {
+    return absl::DataLossError(absl::StrCat("the store announced an arena of ",
+                                            response.arena_bytes(), " bytes and sent ",
+                                            memory.arena.bytes().size()));
   }
-  return pair;
+  for (size_t rank = 0; rank < num_planes; ++rank) {
+    ASSIGN_OR_RETURN(
+        common::SealedMemory plane,
+        common::SealedMemory::Adopt(std::move(message.fds[1 + rank]), response.data_plane_bytes()));
+    if (plane.bytes().size() == response.data_plane_bytes()) {
+      memory.data_planes.push_back(std::move(plane));
+      continue;
+    }
+    return absl::DataLossError(absl::StrCat("the store announced data planes of ",
+                                            response.data_plane_bytes(), " bytes and sent ",
+                                            plane.bytes().size()));
+  }
+  return memory;
 }
 
-absl::Status StoreClient::HandBack(v1::AttachWorkerRequest request, SharedMemoryPair& memory,
+absl::Status StoreClient::HandBack(v1::AttachWorkerRequest request, SharedMemory& memory,
                                    const ExtentLedger& ledger, absl::Duration step_timeout,
                                    size_t part_bytes) {
   request.set_hand_back(true);
   ASSIGN_OR_RETURN(const v1::AttachWorkerResponse response, AttachWorker(request, step_timeout));
   absl::StatusOr<common::WorkerMark> mark = HoldMark(response);
+  std::vector<int> fds = {memory.arena.fd()};
+  for (const common::SealedMemory& plane : memory.data_planes) fds.push_back(plane.fd());
   RETURN_IF_ERROR(Greet(response.descriptor_socket_path(), TypeOf(DescriptorMessage::kHandBack),
-                        std::array{memory.arena.fd(), memory.data_plane.fd()}, step_timeout)
+                        fds, step_timeout)
                       .status());
   if (mark.ok()) memory.mark = *std::move(mark);
   return Declare(ledger, step_timeout, part_bytes);

@@ -22,11 +22,11 @@
 
 namespace retroinfer {
 
-// Arena and data plane, as descriptors and mappings.
-struct SharedMemoryPair {
+// Arena and data planes, as descriptors and mappings.
+struct SharedMemory {
   common::SealedMemory arena;
-  common::SealedMemory data_plane;
-  std::optional<common::WorkerMark> mark;  // tells later stores that somebody holds them
+  std::vector<common::SealedMemory> data_planes;  // by rank
+  std::optional<common::WorkerMark> mark;         // tells later stores that somebody holds them
 };
 
 // Threads: one at a time.
@@ -45,13 +45,14 @@ class StoreClient {
 
   // Returns how many pages the store's arena has, without attaching. UNAVAILABLE until it has one.
   absl::StatusOr<uint32_t> ArenaPages(absl::Duration timeout);
-  // Attaches and receives the memory. Returns DATA_LOSS if it is not what was announced.
-  absl::StatusOr<SharedMemoryPair> Attach(const kvstore::v1::AttachWorkerRequest& request,
-                                          absl::Duration timeout);
+  // Attaches and receives the memory. Returns DATA_LOSS if it is not what was announced, or the
+  // planes are not as many as were asked for.
+  absl::StatusOr<SharedMemory> Attach(const kvstore::v1::AttachWorkerRequest& request,
+                                      absl::Duration timeout);
   // Attaches, hands `memory` back and tells the store everything in `ledger`, in parts of
   // `part_bytes`: each step and each part may take `step_timeout`, all of them as long as they
   // need.
-  absl::Status HandBack(kvstore::v1::AttachWorkerRequest request, SharedMemoryPair& memory,
+  absl::Status HandBack(kvstore::v1::AttachWorkerRequest request, SharedMemory& memory,
                         const ExtentLedger& ledger, absl::Duration step_timeout,
                         size_t part_bytes = kPartBytes);
   static constexpr size_t kPartBytes = 1 << 20;

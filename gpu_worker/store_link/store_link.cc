@@ -94,10 +94,13 @@ absl::Status StoreLink::Impl::Connect() {
         return absl::OkStatus();
       }));
   if (client_->store_writes_arena()) ledger_.StopRetaining();
-  ASSIGN_OR_RETURN(plane_, DataPlane::Open(memory_.data_plane.bytes()));
-  if (plane_->num_slots() != options_.num_slots ||
-      plane_->arena_pages() != memory_.arena.bytes().size() / options_.geometry.page_bytes()) {
-    return absl::DataLossError("the store's data plane does not fit the arena and the slots");
+  for (const common::SealedMemory& memory : memory_.data_planes) {
+    ASSIGN_OR_RETURN(const DataPlane plane, DataPlane::Open(memory.bytes()));
+    if (plane.num_slots() != options_.num_slots ||
+        plane.arena_pages() != memory_.arena.bytes().size() / options_.geometry.page_bytes()) {
+      return absl::DataLossError("the store's data plane does not fit the arena and the slots");
+    }
+    planes_.push_back(plane);
   }
   attached_ = true;
   thread_ = std::thread([this] { Loop(); });
@@ -450,12 +453,12 @@ bool StoreLink::memory_taken() const { return impl_->memory_taken(); }
 std::span<std::byte> StoreLink::arena() const { return impl_->arena(); }
 
 uint32_t StoreLink::arena_pages() const {
-  return static_cast<uint32_t>(impl_->data_plane().arena_pages());
+  return static_cast<uint32_t>(impl_->data_plane(0).arena_pages());
 }
 
+DataPlane& StoreLink::data_plane(uint32_t rank) { return impl_->data_plane(rank); }
 int StoreLink::arena_fd() const { return impl_->arena_fd(); }
-
-DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }
+int StoreLink::plane_fd(uint32_t rank) const { return impl_->plane_fd(rank); }
 
 void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
   LinkOperation operation;

@@ -32,6 +32,8 @@ struct StoreLinkOptions {
   // kAdmit per resident page: a log of at least num_slots + 1 entries takes that in one go.
   uint32_t log_capacity = 1 << 16;
   uint32_t request_capacity = 1 << 14;
+  // Data planes, one for each rank of the worker; slots and capacities are those of each.
+  uint32_t num_planes = 1;
 
   absl::Duration attach_timeout = kAttachTimeout;     // of Connect(); the store may be starting
   absl::Duration reserve_timeout = absl::Seconds(3);  // without a store: UNAVAILABLE after this
@@ -53,7 +55,7 @@ struct StoreLinkOptions {
 // Threads: all methods on any thread; none blocks but Connect() and the destructor. Callbacks run
 //          one at a time on the link's control thread: they must be short, may call any method, and
 //          must not destroy the link.
-// Owns:    the mappings of arena and data plane, which keep their addresses and contents for the
+// Owns:    the mappings of arena and data planes, which keep their addresses and contents for the
 //          life of the link, also while the store is gone; one thread; the lease.
 //
 // Without a store: state() is kLost; commits and releases wait in order and are sent after the
@@ -85,9 +87,10 @@ class StoreLink {
   StoreLink& operator=(const StoreLink&) = delete;
 
   // Runs `on_reattach` on the control thread each time a new store has adopted the memory and knows
-  // all extents. It ignores the log until a kReset: the engine must, at its next step boundary, log
-  // kReset and then kAdmit for each resident page. Replaces the callback set before; nullptr: none.
-  // Returns after a run of the earlier one has ended, so it must not be called by a callback.
+  // all extents. It ignores the log of each rank until a kReset: each must, at its next step
+  // boundary, log kReset and then kAdmit for each resident page. Replaces the callback set before;
+  // nullptr: none. Returns after a run of the earlier one has ended, so it must not be called by a
+  // callback.
   void SetReattachCallback(std::function<void()> on_reattach);
 
   State state() const;
@@ -100,10 +103,13 @@ class StoreLink {
   // geometry.page_bytes()].
   std::span<std::byte> arena() const;
   uint32_t arena_pages() const;
-  // The arena's memory, to be handed on to processes that work for this one.
+  // Rings and stamps of a rank, which is the log's producer and the requests' consumer: in this
+  // process, or in the one that maps plane_fd(). REQUIRES: rank < num_planes; so for the others.
+  DataPlane& data_plane(uint32_t rank = 0);
+  // Sealed memory (common/shm/sealed_memory.h) for the processes of other ranks. Constant for the
+  // life of the link, which owns the descriptors.
   int arena_fd() const;
-  // Rings and stamps; the worker is the log's producer and the requests' consumer.
-  DataPlane& data_plane();
+  int plane_fd(uint32_t rank) const;
 
   // Takes one extent for each wanted segment: all or nothing, once per sequence. Leading named ones
   // that are committed come back with Extent::cached; see ReserveExtents in kv_store.proto.

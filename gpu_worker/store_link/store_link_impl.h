@@ -11,11 +11,13 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/log/check.h"
 #include "common/log/log_rate_limiter.h"
 #include "common/shm/data_plane.h"
 #include "common/shm/unique_fd.h"
@@ -42,10 +44,18 @@ class StoreLink::Impl {
   bool attached() const { return attached_; }
   uint64_t num_reattached() const { return num_reattached_; }
   std::span<std::byte> arena() const { return memory_.arena.bytes(); }
+  DataPlane& data_plane(size_t rank) {
+    RI_CHECK(rank < planes_.size());
+    return planes_[rank];
+  }
   int arena_fd() const { return memory_.arena.fd(); }
-  DataPlane& data_plane() { return *plane_; }
+  int plane_fd(size_t rank) const {
+    RI_CHECK(rank < memory_.data_planes.size());
+    return memory_.data_planes[rank].fd();
+  }
+  // The store has told all planes before another worker can write.
   bool memory_taken() const {
-    return std::as_const(*plane_).arena_taken().load(std::memory_order_seq_cst) != 0;
+    return planes_.front().arena_taken().load(std::memory_order_seq_cst) != 0;
   }
 
  private:
@@ -79,8 +89,8 @@ class StoreLink::Impl {
   // Constant after Connect(), but the mark in memory_, which is the control thread's.
   const StoreLinkOptions options_;
   common::UniqueFd wake_;
-  SharedMemoryPair memory_;
-  std::optional<DataPlane> plane_;
+  SharedMemory memory_;
+  std::vector<DataPlane> planes_;  // by rank
 
   // Control thread only.
   std::unique_ptr<StoreClient> client_;

@@ -19,6 +19,11 @@ constexpr size_t kBlocksOfDense = kDecodeSegmentTokens / kDenseBlockTokens;
 absl::StatusOr<std::unique_ptr<SegmentBuilder>> SegmentBuilder::Create(
     Device& device, Ops& ops, Stream& background, const MetaPoolView& meta_pool,
     const ArenaView& arena, const WaveIndexSettings& settings, const Limits& limits) {
+  if (!limits.heads.Fits(meta_pool.geometry)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a pool of ", meta_pool.geometry.num_kv_heads, " KV heads for heads ", limits.heads.first,
+        " to ", limits.heads.first + limits.heads.count, " of ", limits.heads.total));
+  }
   auto builder = absl::WrapUnique(
       new SegmentBuilder(device, ops, background, meta_pool, arena, settings, limits));
   RETURN_IF_ERROR(builder->Allocate());
@@ -73,7 +78,7 @@ absl::Status SegmentBuilder::Allocate() {
   ASSIGN_OR_RETURN(host_block_ids_, device_.AllocateHost(block_ids_.bytes().size()));
   for (uint32_t tokens = kDecodeSegmentTokens; tokens <= limits_.max_segment_tokens;
        tokens += kDecodeSegmentTokens) {
-    first_pages_.push_back(SegmentLayout(geometry, tokens).first_kv_page);
+    first_pages_.push_back(RegionOf(tokens).begin);
   }
   ASSIGN_OR_RETURN(host_used_pages_, device_.AllocateHost(num_tickets * sizeof(uint32_t)));
   segments_.resize(num_tickets);
@@ -99,7 +104,7 @@ int32_t SegmentBuilder::num_open() const {
 }
 
 absl::StatusOr<SegmentBuilder::Ticket> SegmentBuilder::Open(const SegmentTarget& target) {
-  const SegmentLayout layout(meta_pool_.geometry, target.num_tokens);
+  const SegmentLayout layout = LayoutOf(target.num_tokens);
   if (target.num_tokens == 0 || target.num_tokens % kDecodeSegmentTokens != 0 ||
       target.num_tokens > limits_.max_segment_tokens ||
       target.extent.num_pages < layout.max_pages ||
@@ -167,10 +172,12 @@ absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket
                     .radii = radii_.as<const float>(),
                     .layer = layer,
                     .geometry = meta_pool_.geometry,
+                    .heads = limits_.heads,
                     .extent = arena_.device.subspan(target.extent.first_page * page_bytes,
                                                     target.extent.num_pages * page_bytes),
                     .extent_first_page = target.extent.first_page,
                     .next_page = PageCounter(ticket),
+                    .zero_rest = is_divided() && layer + 1 == meta_pool_.geometry.num_layers,
                     .pool = meta_pool_,
                     .meta_blocks = target.meta_blocks,
                     .fill = target.fill,
@@ -232,13 +239,16 @@ absl::StatusOr<std::optional<BuiltSegment>> SegmentBuilder::PollDone(Ticket tick
   ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*segment.done));
   if (!is_done) return std::nullopt;
   const uint32_t used_pages = host_used_pages_.as<uint32_t>()[static_cast<size_t>(ticket)];
-  WriteHeader(segment, used_pages);
+  const KvRegion region = RegionOf(segment.target.num_tokens);
+  const size_t page_bytes = meta_pool_.geometry.page_bytes();
+  if (limits_.heads.is_first()) {
+    WriteHeader(segment, is_divided() ? LayoutOf(segment.target.num_tokens).max_pages : used_pages);
+  }
   segment.is_open = false;
   ++num_built_;
-  bytes_written_ += used_pages * meta_pool_.geometry.page_bytes();
-  return BuiltSegment{
-      .first_kv_page = SegmentLayout(meta_pool_.geometry, segment.target.num_tokens).first_kv_page,
-      .used_pages = used_pages};
+  bytes_written_ +=
+      (limits_.heads.is_first() ? used_pages : used_pages - region.begin) * page_bytes;
+  return BuiltSegment{.first_kv_page = region.begin, .used_pages = used_pages};
 }
 
 absl::Status SegmentBuilder::Abandon(Ticket ticket) {
@@ -249,7 +259,7 @@ absl::Status SegmentBuilder::Abandon(Ticket ticket) {
 // The header comes last: an extent whose construction was cut short has none.
 void SegmentBuilder::WriteHeader(const OpenSegment& segment, uint32_t used_pages) {
   const SegmentTarget& target = segment.target;
-  const KvGeometry& geometry = meta_pool_.geometry;
+  const KvGeometry geometry = limits_.heads.ArenaOf(meta_pool_.geometry);
   const SegmentLayout layout(geometry, target.num_tokens);
   std::byte* extent = arena_.host.data() + target.extent.first_page * layout.page_bytes;
   std::memset(extent + layout.index_end, 0,

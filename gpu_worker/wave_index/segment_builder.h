@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/extent.h"
+#include "common/kv/segment_layout.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
@@ -38,8 +39,8 @@ struct SegmentTarget {
   SlotFill fill;                              // slots that get the pages, too; as long
 };
 
-// A segment that is complete in the arena. Its KV lies in pages [first_kv_page, used_pages) of the
-// extent.
+// A segment whose parts of the builder's heads are complete in the arena. Their KV lies in pages
+// [first_kv_page, used_pages) of the extent.
 struct BuiltSegment {
   uint32_t first_kv_page = 0;
   uint32_t used_pages = 0;
@@ -50,6 +51,7 @@ class SegmentBuilder {
   struct Limits {
     uint32_t max_segment_tokens = kPrefillSegmentTokens;
     int32_t max_open_segments = 0;
+    KvHeadRange heads;  // of the arena's, that the pool has
   };
 
   // `background` must outlive the builder.
@@ -118,7 +120,16 @@ class SegmentBuilder {
   absl::Status Allocate();
   absl::Status BuildRows(const OpenSegment& segment, Ticket ticket, uint32_t layer,
                          const LayerKv& kv, int64_t first_row);
+  // What the parts of all heads share: the header, where a segment begins, and the gap behind the
+  // index.
   void WriteHeader(const OpenSegment& segment, uint32_t used_pages);
+  bool is_divided() const { return !limits_.heads.is_all(); }
+  SegmentLayout LayoutOf(uint32_t num_tokens) const {
+    return {limits_.heads.ArenaOf(meta_pool_.geometry), num_tokens};
+  }
+  KvRegion RegionOf(uint32_t num_tokens) const {
+    return LayoutOf(num_tokens).RegionOf(limits_.heads.Of(meta_pool_.geometry));
+  }
   OpenSegment& Get(Ticket ticket);
   uint32_t* PageCounter(Ticket ticket) const;
 

@@ -29,6 +29,7 @@ DataPlaneServer::DataPlaneServer(const DataPlane& plane, const Options& options)
 DataPlaneServer::~DataPlaneServer() { Stop(); }
 
 absl::Status DataPlaneServer::Start() {
+  stop_ = false;
   ASSIGN_OR_RETURN(thread_, common::StartThread([this] { Loop(); }));
   return absl::OkStatus();
 }

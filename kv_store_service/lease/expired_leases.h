@@ -1,7 +1,7 @@
 // Expired leases: leases that have ended while their worker's process may still run, since a
 // connection can break while both sides live.
 //
-// The worker of an expired lease goes on reading its segments until its data plane tells it that
+// The worker of an expired lease goes on reading its segments until its data planes tell it that
 // another worker has the arena, and may be in the middle of writing a segment. It writes only to
 // pages of extents that were not committed. No other worker gets those pages until the process is
 // gone. The store knows that from the mark that the process holds in the socket folder
@@ -15,14 +15,14 @@
 #include <vector>
 
 #include "kv_store_service/arena/arena.h"
-#include "kv_store_service/lease/worker_plane.h"
+#include "kv_store_service/lease/worker_planes.h"
 
 namespace retroinfer::kvstore {
 
 struct ExpiredLease {
-  std::string token;                   // of the worker's attachment: names the worker's mark
-  std::shared_ptr<WorkerPlane> plane;  // null once the worker has been notified
-  std::vector<PageRun> pages;          // arena pages that the worker may still write to
+  std::string token;                     // of the worker's attachment: names the worker's mark
+  std::shared_ptr<WorkerPlanes> planes;  // null once the worker has been notified
+  std::vector<PageRun> pages;            // arena pages that the worker may still write to
 };
 
 // Threads: one at a time.
@@ -34,12 +34,12 @@ class ExpiredLeases {
   // Notifies the workers of all expired leases that another worker gets the arena. To be called
   // before the other worker can write to the arena. Returns the planes, which are not needed any
   // more.
-  std::vector<std::shared_ptr<WorkerPlane>> NotifyArenaTaken() {
-    std::vector<std::shared_ptr<WorkerPlane>> planes;
+  std::vector<std::shared_ptr<WorkerPlanes>> NotifyArenaTaken() {
+    std::vector<std::shared_ptr<WorkerPlanes>> planes;
     for (ExpiredLease& lease : leases_) {
-      if (lease.plane == nullptr) continue;
-      lease.plane->NotifyArenaTaken();
-      planes.push_back(std::move(lease.plane));
+      if (lease.planes == nullptr) continue;
+      lease.planes->NotifyArenaTaken();
+      planes.push_back(std::move(lease.planes));
     }
     std::erase_if(leases_, [](const ExpiredLease& lease) { return lease.pages.empty(); });
     return planes;
@@ -49,7 +49,7 @@ class ExpiredLeases {
   // lease, unless its worker has been notified.
   std::vector<ExpiredLease> TakeHandedBack() {
     std::vector<ExpiredLease> returned;
-    if (leases_.empty() || leases_.back().plane == nullptr) return returned;
+    if (leases_.empty() || leases_.back().planes == nullptr) return returned;
     returned.push_back(std::move(leases_.back()));
     leases_.pop_back();
     return returned;
@@ -61,7 +61,7 @@ class ExpiredLeases {
                                  [&token](const auto& lease) { return lease.token == token; });
     if (at == leases_.end()) return {};
     std::vector<PageRun> pages = std::exchange(at->pages, {});
-    if (at->plane == nullptr) leases_.erase(at);
+    if (at->planes == nullptr) leases_.erase(at);
     return pages;
   }
 

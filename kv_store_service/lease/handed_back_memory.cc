@@ -7,7 +7,7 @@
 namespace retroinfer::kvstore {
 
 absl::StatusOr<HandedBackMemory> AdoptHandedBackMemory(common::UniqueFd arena_fd,
-                                                       common::UniqueFd plane_fd,
+                                                       std::vector<common::UniqueFd> plane_fds,
                                                        const AttachParameters& declared,
                                                        uint64_t arena_bytes_max,
                                                        const Watermarks& watermarks) {
@@ -15,9 +15,9 @@ absl::StatusOr<HandedBackMemory> AdoptHandedBackMemory(common::UniqueFd arena_fd
   ASSIGN_OR_RETURN(common::SealedMemory arena,
                    common::SealedMemory::Adopt(std::move(arena_fd), arena_bytes_max));
   memory.arena = std::make_shared<const Arena>(std::move(arena));
-  ASSIGN_OR_RETURN(memory.plane,
-                   WorkerPlane::Adopt(std::move(plane_fd), declared.plane_sizes(),
-                                      memory.arena->num_bytes() / kPageBytes, watermarks));
+  ASSIGN_OR_RETURN(memory.planes,
+                   WorkerPlanes::Adopt(std::move(plane_fds), declared.plane_sizes(),
+                                       memory.arena->num_bytes() / kPageBytes, watermarks));
   return memory;
 }
 

@@ -20,8 +20,8 @@ constexpr size_t kFingerprintBytesMax = 64;
 
 absl::Status CheckLimits(const AttachParameters& parameters) {
   RETURN_IF_ERROR(CheckGeometry(parameters.geometry));
-  RETURN_IF_ERROR(DataPlane::ValidateSizes(parameters.num_slots, parameters.log_capacity,
-                                           parameters.request_capacity));
+  RETURN_IF_ERROR(DataPlane::ValidatePlanes(parameters.num_planes, parameters.num_slots,
+                                            parameters.log_capacity, parameters.request_capacity));
   if (!parameters.model_fingerprint.empty() &&
       parameters.model_fingerprint.size() <= kFingerprintBytesMax) {
     return absl::OkStatus();
@@ -108,11 +108,11 @@ absl::Status WorkerLease::CheckClaim(const std::string& token, bool hand_back) c
                                                : "this attachment waits for no descriptors");
 }
 
-void WorkerLease::Start(pid_t pid, std::shared_ptr<WorkerPlane> plane) {
+void WorkerLease::Start(pid_t pid, std::shared_ptr<WorkerPlanes> planes) {
   RI_CHECK(attachment_.has_value() && !is_leased_);
   is_leased_ = true;
   attachment_->pid = pid;
-  attachment_->plane = std::move(plane);
+  attachment_->planes = std::move(planes);
   next_part_ = 0;
   if (attachment_->parameters.hand_back) declaration_ = Declaration::kDue;
 }

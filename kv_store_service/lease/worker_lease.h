@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "common/kv/kv_geometry.h"
 #include "kv_store_service/lease/state_file.h"
-#include "kv_store_service/lease/worker_plane.h"
+#include "kv_store_service/lease/worker_planes.h"
 
 namespace retroinfer::kvstore {
 
@@ -31,8 +31,9 @@ struct AttachParameters {
   uint32_t log_capacity = 0;
   uint32_t request_capacity = 0;
   bool hand_back = false;
+  uint32_t num_planes = 1;  // that are alike, one for each rank of the worker
 
-  PlaneSizes plane_sizes() const { return {num_slots, log_capacity, request_capacity}; }
+  PlaneSizes plane_sizes() const { return {num_slots, log_capacity, request_capacity, num_planes}; }
 };
 
 // One worker's attachment.
@@ -40,8 +41,8 @@ struct Attachment {
   std::string token;  // kAttachTokenBytes
   AttachParameters parameters;
   absl::Time claim_deadline;
-  pid_t pid = 0;                       // of the lease; 0: not known
-  std::shared_ptr<WorkerPlane> plane;  // null until memory was handed back
+  pid_t pid = 0;                         // of the lease; 0: not known
+  std::shared_ptr<WorkerPlanes> planes;  // null until memory was handed back
 };
 
 // Returns a new token. INTERNAL without random bytes.
@@ -77,8 +78,8 @@ class WorkerLease {
   absl::Status CheckClaim(const std::string& token, bool hand_back) const;
   // Makes the attachment the lease of process `pid`. With hand_back a declaration is due next.
   //
-  // REQUIRES: there is an attachment with a plane and without a lease.
-  void Start(pid_t pid, std::shared_ptr<WorkerPlane> plane);
+  // REQUIRES: there is an attachment with planes and without a lease.
+  void Start(pid_t pid, std::shared_ptr<WorkerPlanes> planes);
   // Checks a call that changes segments and notes its number.
   //
   // Returns: PERMISSION_DENIED, INVALID_ARGUMENT for a sequence of the store's own,

@@ -4,8 +4,8 @@
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 
-#include <array>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -119,17 +119,20 @@ absl::Status DescriptorServer::Admit(Pending* pending) {
   const pid_t pid = pending->channel.peer_pid();
   const std::string token = message.payload;
   if (message.type == TypeOf(DescriptorMessage::kHello) && message.fds.empty()) {
-    ASSIGN_OR_RETURN(const DescriptorPair pair, store_->leases().ClaimDescriptors(token, pid));
+    ASSIGN_OR_RETURN(const MemoryDescriptors memory, store_->leases().ClaimDescriptors(token, pid));
+    std::vector<int> fds = {memory.arena.get()};
+    for (const common::UniqueFd& plane : memory.data_planes) fds.push_back(plane.get());
     lease_.emplace(Lease{std::move(pending->channel), token});
     const absl::Status sent =
-        lease_->channel.Send(TypeOf(DescriptorMessage::kWelcome), "",
-                             std::array{pair.arena.get(), pair.data_plane.get()}, kSendTimeout);
+        lease_->channel.Send(TypeOf(DescriptorMessage::kWelcome), "", fds, kSendTimeout);
     if (!sent.ok()) ReadLease();
     return absl::OkStatus();
   }
-  if (message.type == TypeOf(DescriptorMessage::kHandBack) && message.fds.size() == 2) {
-    RETURN_IF_ERROR(store_->leases().HandBack(token, pid, std::move(message.fds[0]),
-                                              std::move(message.fds[1])));
+  if (message.type == TypeOf(DescriptorMessage::kHandBack) && message.fds.size() >= 2) {
+    MemoryDescriptors memory{.arena = std::move(message.fds[0])};
+    memory.data_planes.assign(std::make_move_iterator(message.fds.begin() + 1),
+                              std::make_move_iterator(message.fds.end()));
+    RETURN_IF_ERROR(store_->leases().HandBack(token, pid, std::move(memory)));
     lease_.emplace(Lease{std::move(pending->channel), token});
     const absl::Status sent =
         lease_->channel.Send(TypeOf(DescriptorMessage::kWelcome), "", {}, kSendTimeout);

@@ -36,6 +36,15 @@ void ToProto(const KvGeometry& geometry, v1::KvGeometry* proto) {
   proto->set_window_tokens(geometry.window_tokens);
 }
 
+void ToProto(const DataPlaneStats& stats, v1::DataPlane* proto) {
+  proto->set_num_slots(stats.num_slots);
+  proto->set_used_slots(stats.used_slots);
+  proto->set_evictions_in_flight(stats.in_flight);
+  proto->set_log_depth(stats.log_depth);
+  proto->set_log_entries_refused(stats.entries_refused + stats.cursors_refused);
+  proto->set_evictions_applied(stats.evictions_applied);
+}
+
 void ToProto(const ExtentRecord& record, v1::Extent* proto) {
   proto->set_extent_id(record.id);
   proto->set_first_page(record.pages.first);
@@ -185,6 +194,7 @@ grpc::Status KvStoreRpc::AttachWorker(grpc::ServerContext*, const v1::AttachWork
   parameters.log_capacity = request->log_capacity();
   parameters.request_capacity = request->request_capacity();
   parameters.hand_back = request->hand_back();
+  if (request->num_planes() != 0) parameters.num_planes = request->num_planes();
   const auto result = store_->leases().Attach(parameters);
   if (!result.ok()) return ToGrpcStatus(result.status());
   response->set_attach_token(result->token);
@@ -372,6 +382,7 @@ grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsReques
   response->set_eviction_requests_total(stats.data_plane.requests_posted);
   response->set_evictions_applied_total(stats.data_plane.evictions_applied);
   response->set_evictions_kept_total(stats.data_plane.evictions_kept);
+  for (const DataPlaneStats& plane : stats.planes) ToProto(plane, response->add_data_planes());
   response->set_workers_attached_total(stats.workers_attached);
   response->set_memory_adoptions_total(stats.adoptions);
   response->set_segments_refused_total(stats.segments_refused);

@@ -1,5 +1,6 @@
 #include "kv_store_service/server/store_metrics.h"
 
+#include <string>
 #include <utility>
 
 namespace retroinfer::kvstore {
@@ -177,6 +178,29 @@ void StoreMetrics::AddTierStates() {
   }
 }
 
+// Of one rank of a worker that has several; what the worker has in all is in the metrics without
+// that label.
+void StoreMetrics::AddRank(size_t rank) {
+  const common::Metrics::Labels labels = {{"rank", std::to_string(rank)}};
+  const auto of = [rank](double (*value)(const DataPlaneStats&)) {
+    return [rank, value](const StoreStats& s) {
+      return s.planes.size() > 1 && rank < s.planes.size() ? value(s.planes[rank]) : 0.0;
+    };
+  };
+  using P = const DataPlaneStats&;
+  AddGauge("rank_mirror_slots", "Slots of the block cache of one rank",
+           of([](P p) { return double(p.num_slots); }), labels);
+  AddGauge("rank_mirror_slots_used", "Of those, in use by the replay of the rank's access log",
+           of([](P p) { return double(p.used_slots); }), labels);
+  AddGauge("rank_evictions_in_flight", "Eviction requests to one rank without an answer",
+           of([](P p) { return double(p.in_flight); }), labels);
+  AddGauge("rank_access_log_depth", "Entries of one rank's access log that are not replayed",
+           of([](P p) { return double(p.log_depth); }), labels);
+  AddGauge("rank_access_log_refused",
+           "Entries and cursors of one rank's access log that were garbage, since it attached",
+           of([](P p) { return double(p.entries_refused + p.cursors_refused); }), labels);
+}
+
 StoreMetrics::~StoreMetrics() { metrics_->RemoveOnScrape(update_id_); }
 
 void StoreMetrics::AddGauge(const char* name, const char* help, Value value,
@@ -191,6 +215,8 @@ void StoreMetrics::AddCounter(const char* name, const char* help, Value value,
 
 void StoreMetrics::Update() {
   const StoreStats stats = store_->stats();
+  const size_t num_ranks = stats.planes.size() > 1 ? stats.planes.size() : 0;
+  while (num_ranks_ < num_ranks) AddRank(num_ranks_++);
   for (const Gauge& gauge : gauges_) gauge.gauge->Set(gauge.value(stats));
   for (const Counter& counter : counters_) {
     const double increase = counter.value(stats) - counter.counter->Value();

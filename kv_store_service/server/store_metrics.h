@@ -40,11 +40,13 @@ class StoreMetrics {
                   const common::Metrics::Labels& labels = {});
   void AddDurable();
   void AddTierStates();
+  void AddRank(size_t rank);
   void Update();
 
   common::Metrics* const metrics_;
   const KvStore* const store_;
   std::vector<Gauge> gauges_;
+  size_t num_ranks_ = 0;  // that have metrics of their own
   std::vector<Counter> counters_;
   int update_id_;
 };

@@ -293,8 +293,13 @@ absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop
 }
 
 bool StoreServer::MadeProgress() {
-  const std::optional<uint64_t> rounds = store_->leases().data_plane_rounds();
-  return !rounds.has_value() || std::exchange(rounds_seen_, rounds) != rounds;
+  const std::optional<std::vector<uint64_t>> rounds = store_->leases().data_plane_rounds();
+  const std::optional<std::vector<uint64_t>> seen = std::exchange(rounds_seen_, rounds);
+  if (!rounds.has_value() || !seen.has_value() || rounds->size() != seen->size()) return true;
+  for (size_t rank = 0; rank < rounds->size(); ++rank) {
+    if ((*rounds)[rank] == (*seen)[rank]) return false;
+  }
+  return true;
 }
 
 }  // namespace retroinfer::kvstore

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -101,7 +102,7 @@ class StoreServer {
   std::optional<common::FolderLock> lock_;
   bool adopts_ = false;
   int metrics_port_ = 0;
-  std::optional<uint64_t> rounds_seen_;  // by MadeProgress()
+  std::optional<std::vector<uint64_t>> rounds_seen_;  // by MadeProgress(); by rank
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<common::Metrics> metrics_;
   std::unique_ptr<StoreMetrics> store_metrics_;

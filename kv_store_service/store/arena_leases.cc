@@ -24,11 +24,14 @@ absl::StatusOr<common::UniqueFd> Duplicate(int fd) {
 }
 
 void LogAttached(const AttachParameters& parameters, pid_t pid) {
-  spdlog::info("worker {} attached{}: {} layers, {} KV heads, head_dim {}, {}; {} slots", pid,
+  spdlog::info("worker {} attached{}: {} layers, {} KV heads, head_dim {}, {}; {} slots{}", pid,
                parameters.hand_back ? " and handed its memory back" : "",
                parameters.geometry.num_layers, parameters.geometry.num_kv_heads,
                parameters.geometry.head_dim, std::string(parameters.geometry.format.name),
-               parameters.num_slots);
+               parameters.num_slots,
+               parameters.num_planes == 1
+                   ? ""
+                   : absl::StrCat(" in each of ", parameters.num_planes, " data planes"));
 }
 
 }  // namespace
@@ -79,11 +82,11 @@ absl::StatusOr<AttachResult> ArenaLeases::Attach(const AttachParameters& paramet
     arena = state_.current.arena;
   }
   if (!parameters.hand_back) {
-    ASSIGN_OR_RETURN(attachment.plane,
-                     WorkerPlane::Make(parameters.plane_sizes(), arena->num_pages(),
-                                       options_.watermarks, options_.make_plane_memory));
+    ASSIGN_OR_RETURN(attachment.planes,
+                     WorkerPlanes::Make(parameters.plane_sizes(), arena->num_pages(),
+                                        options_.watermarks, options_.make_plane_memory));
     result.arena_bytes = arena->num_bytes();
-    result.data_plane_bytes = attachment.plane->num_bytes();
+    result.data_plane_bytes = attachment.planes->num_bytes();
   }
   attachment.claim_deadline = common::SteadyNow() + options_.attach_timeout;
   absl::MutexLock lock(&state_.mutex);
@@ -106,8 +109,9 @@ absl::Status ArenaLeases::Detach(const std::string& token) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DescriptorPair> ArenaLeases::ClaimDescriptors(const std::string& token, pid_t pid) {
-  DescriptorPair pair;
+absl::StatusOr<MemoryDescriptors> ArenaLeases::ClaimDescriptors(const std::string& token,
+                                                                pid_t pid) {
+  MemoryDescriptors memory;
   Ending ending;
   {
     absl::MutexLock lock(&state_.mutex);
@@ -117,26 +121,30 @@ absl::StatusOr<DescriptorPair> ArenaLeases::ClaimDescriptors(const std::string& 
       RETURN_IF_ERROR(AwaitNoDiskWork());
       RETURN_IF_ERROR(state_.lease.CheckClaim(token, /*hand_back=*/false));
     }
-    ASSIGN_OR_RETURN(pair.arena, Duplicate(state_.current.arena->fd()));
-    ASSIGN_OR_RETURN(pair.data_plane, Duplicate(state_.lease.attachment().plane->fd()));
-    RETURN_IF_ERROR(state_.lease.attachment().plane->Start());
+    ASSIGN_OR_RETURN(memory.arena, Duplicate(state_.current.arena->fd()));
+    const std::shared_ptr<WorkerPlanes> planes = state_.lease.attachment().planes;
+    for (size_t rank = 0; rank < planes->size(); ++rank) {
+      ASSIGN_OR_RETURN(memory.data_planes.emplace_back(), Duplicate(planes->fd(rank)));
+    }
+    RETURN_IF_ERROR(planes->Start());
     ending.planes = expired_.NotifyArenaTaken();
-    StartLease(state_.lease.attachment().plane, pid, &ending);
+    StartLease(planes, pid, &ending);
   }
   Finish(std::move(ending));
-  return pair;
+  return memory;
 }
 
-absl::Status ArenaLeases::HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
-                                   common::UniqueFd data_plane) {
+absl::Status ArenaLeases::HandBack(const std::string& token, pid_t pid,
+                                   MemoryDescriptors descriptors) {
   AttachParameters declared;
   {
     absl::MutexLock lock(&state_.mutex);
     RETURN_IF_ERROR(state_.lease.CheckClaim(token, /*hand_back=*/true));
     declared = state_.lease.attachment().parameters;
   }
-  auto memory = AdoptHandedBackMemory(std::move(arena), std::move(data_plane), declared,
-                                      options_.handed_back_bytes_max, options_.watermarks);
+  auto memory =
+      AdoptHandedBackMemory(std::move(descriptors.arena), std::move(descriptors.data_planes),
+                            declared, options_.handed_back_bytes_max, options_.watermarks);
   absl::Status status = memory.status();
   Ending ending;
   {
@@ -144,11 +152,11 @@ absl::Status ArenaLeases::HandBack(const std::string& token, pid_t pid, common::
     if (status.ok()) status = CheckHandedBack(token, *memory->arena);
     if (absl::IsUnavailable(status)) return status;
     RETURN_IF_ERROR(state_.lease.CheckClaim(token, /*hand_back=*/true));
-    if (status.ok() && (status = memory->plane->Start()).ok()) {
+    if (status.ok() && (status = memory->planes->Start()).ok()) {
       Replace(std::move(memory->arena), nullptr, &ending);
       state_.lease.SetReady();
       ++adoptions_;
-      StartLease(std::move(memory->plane), pid, &ending);
+      StartLease(std::move(memory->planes), pid, &ending);
     } else {
       EndAttachment(std::string(status.message()), /*is_gone=*/true, &ending);
     }
@@ -180,7 +188,7 @@ absl::Status ArenaLeases::AwaitNoDiskWork() {
   return absl::UnavailableError("segments of the worker before are still written to the disk");
 }
 
-void ArenaLeases::StartLease(std::shared_ptr<WorkerPlane> plane, pid_t pid, Ending* ending) {
+void ArenaLeases::StartLease(std::shared_ptr<WorkerPlanes> planes, pid_t pid, Ending* ending) {
   const AttachParameters& parameters = state_.lease.attachment().parameters;
   if (state_.current.segments == nullptr ||
       !(state_.current.segments->geometry() == parameters.geometry)) {
@@ -191,7 +199,7 @@ void ArenaLeases::StartLease(std::shared_ptr<WorkerPlane> plane, pid_t pid, Endi
   }
   state_.current.fingerprint = parameters.model_fingerprint;
   state_.current.segments->SetFingerprint(common::FingerprintHash(state_.current.fingerprint));
-  state_.lease.Start(pid, std::move(plane));
+  state_.lease.Start(pid, std::move(planes));
   ++workers_attached_;
   LogAttached(parameters, pid);
 }
@@ -243,15 +251,15 @@ bool ArenaLeases::Tend(absl::Time now) {
 void ArenaLeases::EndAttachment(const std::string& reason, bool is_gone, Ending* ending) {
   const bool was_leased = state_.lease.holder() != nullptr;
   Attachment attachment = state_.lease.End();
-  ending->planes.push_back(attachment.plane);
+  ending->planes.push_back(attachment.planes);
   if (!was_leased) {
     spdlog::warn("an attachment was given up: {}", reason);
     return;
   }
-  ending_planes_.push_back(attachment.plane);
+  ending_planes_.push_back(attachment.planes);
   const SegmentDirectory& directory = state_.current.segments->directory();
   const size_t num_sequences = directory.num_sequences();
-  ExpiredLease expired{attachment.token, attachment.plane, {}};
+  ExpiredLease expired{attachment.token, attachment.planes, {}};
   const uint64_t freed = state_.current.segments->ReleaseAll(is_gone ? nullptr : &expired.pages);
   expired_.Add(std::move(expired));
   spdlog::info(
@@ -260,11 +268,11 @@ void ArenaLeases::EndAttachment(const std::string& reason, bool is_gone, Ending*
 }
 
 void ArenaLeases::Finish(Ending ending) {
-  for (const std::shared_ptr<WorkerPlane>& plane : ending.planes) {
-    if (plane == nullptr) continue;
-    plane->Stop();
+  for (const std::shared_ptr<WorkerPlanes>& planes : ending.planes) {
+    if (planes == nullptr) continue;
+    planes->Stop();
     absl::MutexLock lock(&state_.mutex);
-    if (std::erase(ending_planes_, plane) > 0) AddCounters(plane->stats(), &ended_planes_);
+    if (std::erase(ending_planes_, planes) > 0) AddCounters(*planes, &ended_planes_);
   }
   NoteLease();
 }
@@ -306,16 +314,16 @@ bool ArenaLeases::ReadmitExpiredPages() {
   return are_some_left;
 }
 
-std::optional<uint64_t> ArenaLeases::data_plane_rounds() const {
+std::optional<std::vector<uint64_t>> ArenaLeases::data_plane_rounds() const {
   absl::MutexLock lock(&state_.mutex);
   if (state_.lease.holder() == nullptr) return std::nullopt;
-  return state_.lease.holder()->plane->num_rounds();
+  return state_.lease.holder()->planes->num_rounds();
 }
 
 void ArenaLeases::AddStats(StoreStats* stats) const {
   state_.mutex.AssertHeld();
   stats->data_plane = ended_planes_;
-  for (const auto& plane : ending_planes_) AddCounters(plane->stats(), &stats->data_plane);
+  for (const auto& planes : ending_planes_) AddCounters(*planes, &stats->data_plane);
   stats->workers_attached = workers_attached_;
   stats->adoptions = adoptions_;
   stats->prefix = ended_prefix_;

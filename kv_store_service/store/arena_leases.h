@@ -2,7 +2,7 @@
 // hands back to a restarted store, and leases that have expired while their worker may still run.
 //
 //   lease/worker_lease.h        who may call
-//   lease/worker_plane.h        the worker's data plane
+//   lease/worker_planes.h       the worker's data planes
 //   lease/expired_leases.h      who may still write to the arena
 //   lease/handed_back_memory.h  what a worker hands back
 //   lease/state_file.h          what the next store process is told
@@ -37,14 +37,14 @@ namespace retroinfer::kvstore {
 struct AttachResult {
   std::string token;              // kAttachTokenBytes
   uint64_t arena_bytes = 0;       // 0 with hand_back
-  uint64_t data_plane_bytes = 0;  // 0 with hand_back
+  uint64_t data_plane_bytes = 0;  // of each; 0 with hand_back
   bool store_writes_arena = false;
 };
 
-// Copies of the descriptors that a worker receives.
-struct DescriptorPair {
+// Descriptors of the memory that a worker receives, or hands back.
+struct MemoryDescriptors {
   common::UniqueFd arena;
-  common::UniqueFd data_plane;
+  std::vector<common::UniqueFd> data_planes;  // by rank
 };
 
 // Threads: all methods on any thread. Lock order: attach_mutex_ or note_mutex_, then state's mutex.
@@ -62,7 +62,7 @@ class ArenaLeases {
     // Whether the process that attached with this token may still run; empty: it does not.
     std::function<bool(const std::string& token)> worker_lives;
     // Makes the memory of a data plane; empty: as SealedMemory::Create().
-    WorkerPlane::MakeMemory make_plane_memory;
+    WorkerPlanes::MakeMemory make_plane_memory;
   };
 
   ArenaLeases(Options options, StateFile state_file, StoreState* state)
@@ -95,10 +95,10 @@ class ArenaLeases {
   //          HandBack(): FAILED_PRECONDITION if another worker had the arena since;
   //          INVALID_ARGUMENT if the memory is not what the worker declared; the attachment is over
   //          then.
-  absl::StatusOr<DescriptorPair> ClaimDescriptors(const std::string& token, pid_t pid)
+  absl::StatusOr<MemoryDescriptors> ClaimDescriptors(const std::string& token, pid_t pid)
       ABSL_LOCKS_EXCLUDED(state_.mutex);
-  absl::Status HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
-                        common::UniqueFd data_plane) ABSL_LOCKS_EXCLUDED(state_.mutex);
+  absl::Status HandBack(const std::string& token, pid_t pid, MemoryDescriptors memory)
+      ABSL_LOCKS_EXCLUDED(state_.mutex);
   // Ends the attachment, if `token` is the present one. Its worker may live and write on: see
   // lease/expired_leases.h.
   void EndLease(const std::string& token, const std::string& reason)
@@ -111,9 +111,9 @@ class ArenaLeases {
   // leases whose process is gone. To be called now and then. Returns whether to call again soon.
   bool Tend(absl::Time now) ABSL_LOCKS_EXCLUDED(state_.mutex);
 
-  // Rounds of the loop that serves the attached worker; nothing without a worker. Takes the lock
-  // that calls take, so this does not return where none of them could.
-  std::optional<uint64_t> data_plane_rounds() const ABSL_LOCKS_EXCLUDED(state_.mutex);
+  // Rounds of the loops that serve the attached worker's planes, by rank; nothing without a worker.
+  // Takes the lock that calls take, so this does not return where none of them could.
+  std::optional<std::vector<uint64_t>> data_plane_rounds() const ABSL_LOCKS_EXCLUDED(state_.mutex);
   // Adds the worker that has the lease, and what data planes and earlier segments have counted.
   // REQUIRES: the caller holds the state's mutex.
   void AddStats(StoreStats* stats) const;
@@ -121,7 +121,7 @@ class ArenaLeases {
  private:
   // What a change of lease or memory leaves behind, to be ended by Finish(), without the lock.
   struct Ending {
-    std::vector<std::shared_ptr<WorkerPlane>> planes;
+    std::vector<std::shared_ptr<WorkerPlanes>> planes;
     std::vector<ExpiredLease> leases;
     std::vector<SegmentsOfArena> memory;
   };
@@ -134,7 +134,7 @@ class ArenaLeases {
   // lock, no disk work is under way.
   absl::Status AwaitNoDiskWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
   // Makes the segments and the lease fit the worker that just connected.
-  void StartLease(std::shared_ptr<WorkerPlane> plane, pid_t pid, Ending* ending)
+  void StartLease(std::shared_ptr<WorkerPlanes> planes, pid_t pid, Ending* ending)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
   // Replaces arena and segments. A null arena: keeps the present one.
   void Replace(ArenaRef arena, std::shared_ptr<ArenaSegments> segments, Ending* ending)
@@ -151,14 +151,14 @@ class ArenaLeases {
 
   const Options options_;
   StoreState& state_;
-  absl::Mutex attach_mutex_;  // one data plane at a time is made
+  absl::Mutex attach_mutex_;  // the data planes of one worker at a time are made
   absl::Mutex note_mutex_;    // guards the file
   StateFile state_file_;
 
   ExpiredLeases expired_ ABSL_GUARDED_BY(state_.mutex);
-  // What a plane has counted is with the plane of the lease, then with an ending one, then in the
+  // What planes have counted is with those of the lease, then with an ending one, then in the
   // sum: in exactly one of them at any time.
-  std::vector<std::shared_ptr<WorkerPlane>> ending_planes_ ABSL_GUARDED_BY(state_.mutex);
+  std::vector<std::shared_ptr<WorkerPlanes>> ending_planes_ ABSL_GUARDED_BY(state_.mutex);
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(state_.mutex);
   PrefixCounters ended_prefix_ ABSL_GUARDED_BY(state_.mutex);  // of earlier segments
   uint64_t workers_attached_ ABSL_GUARDED_BY(state_.mutex) = 0;

@@ -11,6 +11,10 @@ void AddCounters(const DataPlaneStats& from, DataPlaneStats* to) {
   to->evictions_kept += from.evictions_kept;
 }
 
+void AddCounters(const WorkerPlanes& planes, DataPlaneStats* to) {
+  for (const DataPlaneStats& plane : planes.stats()) AddCounters(plane, to);
+}
+
 void AddCounters(const PrefixCounters& from, PrefixCounters* to) {
   to->queries_tokens += from.queries_tokens;
   to->hits_tokens += from.hits_tokens;
@@ -39,12 +43,15 @@ void AddHolderStats(const Attachment& holder, StoreStats* stats) {
   stats->worker_pid = holder.pid;
   stats->geometry = holder.parameters.geometry;
   stats->model_fingerprint = holder.parameters.model_fingerprint;
-  const DataPlaneStats plane = holder.plane->stats();
-  AddCounters(plane, &stats->data_plane);
-  stats->data_plane.used_slots = plane.used_slots;
-  stats->data_plane.num_slots = plane.num_slots;
-  stats->data_plane.in_flight = plane.in_flight;
-  stats->data_plane.log_depth = plane.log_depth;
+  stats->planes = holder.planes->stats();
+  DataPlaneStats& sum = stats->data_plane;
+  for (const DataPlaneStats& plane : stats->planes) {
+    AddCounters(plane, &sum);
+    sum.used_slots += plane.used_slots;
+    sum.num_slots += plane.num_slots;
+    sum.in_flight += plane.in_flight;
+    sum.log_depth += plane.log_depth;
+  }
 }
 
 }  // namespace retroinfer::kvstore

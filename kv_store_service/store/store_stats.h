@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/kv/kv_geometry.h"
 #include "kv_store_service/data_plane/data_plane_server.h"
@@ -35,7 +36,9 @@ struct StoreStats {
   std::optional<DurableTier::Stats> durable;
   bool durable_missing = false;  // there was to be a disk tier and it could not be opened
   uint64_t durable_skipped = 0;  // segments not written because the disk is too slow
-  DataPlaneStats data_plane;     // counters over all attachments of this process
+  // Of all planes together; counters over all attachments of this process.
+  DataPlaneStats data_plane;
+  std::vector<DataPlaneStats> planes;  // of the attached worker, by rank; since its attachment
   uint64_t workers_attached = 0;
   uint64_t adoptions = 0;
   uint64_t segments_committed = 0;  // in all
@@ -45,10 +48,11 @@ struct StoreStats {
 
 // Adds what counts over time.
 void AddCounters(const DataPlaneStats& from, DataPlaneStats* to);
+void AddCounters(const WorkerPlanes& planes, DataPlaneStats* to);
 void AddCounters(const PrefixCounters& from, PrefixCounters* to);
 // Adds what is in the arena.
 void AddSegmentStats(const ArenaSegments& segments, StoreStats* stats);
-// Adds the worker that has the lease, and what its data plane says.
+// Adds the worker that has the lease, and what its data planes say.
 void AddHolderStats(const Attachment& holder, StoreStats* stats);
 
 }  // namespace retroinfer::kvstore

@@ -127,7 +127,7 @@ class StoreCaller {
     call_number_ = 0;
     next_part_ = 0;
   }
-  void TakeMemory(kvstore::DescriptorPair pair, uint64_t bytes_max) {
+  void TakeMemory(kvstore::MemoryDescriptors pair, uint64_t bytes_max) {
     reserved_.clear();
     auto arena = common::SealedMemory::Adopt(common::UniqueFd(::dup(pair.arena.get())), bytes_max);
     if (arena.ok()) arena_ = *std::move(arena);
@@ -160,7 +160,7 @@ class StoreCaller {
   void Exported(std::string file) { file_ = std::move(file); }
 
   const std::string& token() const { return token_; }
-  const kvstore::DescriptorPair& memory() const { return memory_; }
+  const kvstore::MemoryDescriptors& memory() const { return memory_; }
 
  private:
   struct Reserved {
@@ -225,7 +225,7 @@ class StoreCaller {
   std::string token_;
   uint64_t call_number_ = 0;
   uint64_t next_part_ = 0;
-  kvstore::DescriptorPair memory_;
+  kvstore::MemoryDescriptors memory_;
   common::SealedMemory arena_;
   std::map<uint64_t, std::vector<Reserved>> reserved_;
   std::string file_;

@@ -21,6 +21,7 @@
 #include "kv_store_service/store/kv_store.h"
 #include "tests/fuzz/message_calls.h"
 #include "tests/fuzz/store_caller.h"
+#include "tests/kv_store_service/memory_copy.h"
 #include "tests/kv_store_service/temporary_folder.h"
 #include "tests/support/storage/in_memory_segment_storage.h"
 
@@ -153,9 +154,7 @@ class Store {
     caller_.Attached(response.attach_token());
     if (request->hand_back()) {
       if (!caller_.memory().arena.valid()) return;
-      (void)Done(store_->leases().HandBack(
-          caller_.token(), 1, common::UniqueFd(::dup(caller_.memory().arena.get())),
-          common::UniqueFd(::dup(caller_.memory().data_plane.get()))));
+      (void)Done(store_->leases().HandBack(caller_.token(), 1, CopyOf(caller_.memory())));
       return;
     }
     auto pair = store_->leases().ClaimDescriptors(caller_.token(), 1);

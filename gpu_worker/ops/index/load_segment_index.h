@@ -2,8 +2,9 @@
 // them when the segment was built. Bound by the copy: centroids, value sums, entries and codes of
 // tokens, once.
 //
-// An entry whose pages do not lie in the extent, or whose codes would not lie in the segment's,
-// becomes an empty cluster: bytes that another process can reach are never an address.
+// Where the pool has some of the arena's KV heads, only their parts are read. An entry whose pages
+// do not lie in the extent, or whose codes would not lie in the segment's, becomes an empty
+// cluster: bytes that another process can reach are never an address.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@ struct LoadSegmentIndexArgs {
   uint32_t num_tokens = 0;
   uint32_t layer = 0;
   MetaPoolView pool;
+  KvHeadRange heads;                          // of the arena's, that the pool has
   DeviceSpan<const MetaBlockId> meta_blocks;  // [num_tokens / 1024]
 };
 

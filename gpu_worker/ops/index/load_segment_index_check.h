@@ -17,7 +17,9 @@ inline absl::Status CheckLoadSegmentIndex(const LoadSegmentIndexArgs& args) {
   RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 && args.num_tokens % kDecodeSegmentTokens == 0 &&
                                args.num_tokens <= kPrefillSegmentTokens,
                            kOp, "needs a whole segment"));
-  const SegmentLayout layout(geometry, args.num_tokens);
+  RETURN_IF_ERROR(
+      CheckArg(args.heads.Fits(geometry), kOp, "needs heads of the arena for those of the pool"));
+  const SegmentLayout layout(args.heads.ArenaOf(geometry), args.num_tokens);
   RETURN_IF_ERROR(CheckArg(args.extent.size() >= layout.first_kv_page * layout.page_bytes, kOp,
                            "needs an extent that holds the segment's index"));
   return CheckArg(args.meta_blocks.size() == layout.num_clusters / kClustersPerMetaBlock, kOp,

@@ -15,6 +15,7 @@ namespace retroinfer {
 struct ReadSegmentLayerArgs {
   DeviceSpan<const std::byte> extent;  // pages of the arena, from the segment's header on
   KvGeometry geometry;
+  KvHeadRange heads;  // of the arena's, that `geometry` has
   uint32_t num_tokens = 0;
   uint32_t layer = 0;
   LayerKv out;

@@ -22,7 +22,9 @@ inline absl::Status CheckReadSegmentLayer(const ReadSegmentLayerArgs& args) {
   RETURN_IF_ERROR(CheckArg(
       args.first_token >= 0 && args.first_token + int64_t{args.num_tokens} <= args.out.capacity,
       kOp, "needs rows inside the layer's KV"));
-  const SegmentLayout layout(geometry, args.num_tokens);
+  RETURN_IF_ERROR(
+      CheckArg(args.heads.Fits(geometry), kOp, "needs heads of the arena for those of the KV"));
+  const SegmentLayout layout(args.heads.ArenaOf(geometry), args.num_tokens);
   return CheckArg(args.extent.size() >= layout.first_kv_page * layout.page_bytes, kOp,
                   "needs an extent that holds the segment's index");
 }

@@ -4,8 +4,9 @@
 // `next_page` on, which is advanced past the layer's last page, so that the extent has no holes.
 // Where the format has codes of tokens (token_code.h), they are made of the keys and the stored
 // centroids. Where `fill` has slots, the same pages go there as well, counted from the segment's
-// first page of KV. Bound by the copy: reads each KV byte of the layer once, writes it once or
-// twice.
+// first page of KV. Where the memory has some of the arena's KV heads, only their parts of the
+// extent are written, and pages lie in their region. Bound by the copy: reads each KV byte of the
+// layer once, writes it once or twice.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +30,12 @@ struct WriteSegmentArgs {
   DeviceSpan<const float> radii;
   uint32_t layer = 0;
   KvGeometry geometry;
+  KvHeadRange heads;  // of the arena's, that `geometry` has
   // Destinations.
   DeviceSpan<std::byte> extent;   // [extent_pages] pages of the arena, mapped
   PageId extent_first_page = 0;   // global page id of extent's start, for MetaEntry
   uint32_t* next_page = nullptr;  // device; page in the extent where the layer begins; advanced
+  bool zero_rest = false;         // of the heads' region, behind the layer: for the last one
   MetaPoolView pool;
   DeviceSpan<const MetaBlockId> meta_blocks;  // [num_clusters / 64]
   SlotFill fill;

@@ -17,6 +17,8 @@ inline absl::Status CheckWriteSegment(const WriteSegmentArgs& args) {
                                args.kv.head_dim == geometry.head_dim &&
                                args.kv.dtype == geometry.format.prompt,
                            kOp, "needs KV, pool and layer of one geometry"));
+  RETURN_IF_ERROR(
+      CheckArg(args.heads.Fits(geometry), kOp, "needs heads of the arena for those of the KV"));
   RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 &&
                                args.num_tokens % int32_t{kDecodeSegmentTokens} == 0 &&
                                args.num_tokens <= int32_t{kPrefillSegmentTokens} &&
@@ -25,7 +27,7 @@ inline absl::Status CheckWriteSegment(const WriteSegmentArgs& args) {
   RETURN_IF_ERROR(
       CheckArg(args.first_token >= 0 && args.first_token + args.num_tokens <= args.kv.capacity, kOp,
                "needs tokens inside the layer's KV"));
-  const SegmentLayout layout(geometry, static_cast<uint32_t>(args.num_tokens));
+  const SegmentLayout layout(args.heads.ArenaOf(geometry), static_cast<uint32_t>(args.num_tokens));
   RETURN_IF_ERROR(CheckArg(args.extent.size() >= layout.max_pages * layout.page_bytes, kOp,
                            "needs an extent that holds any clustering of the segment"));
   const size_t h = geometry.num_kv_heads;

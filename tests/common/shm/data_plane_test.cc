@@ -85,6 +85,25 @@ TEST(DataPlaneSizesTest, AreLimited) {
   EXPECT_FALSE(DataPlane::ValidateSizes(1, 64, 1u << 21).ok());
 }
 
+TEST(DataPlaneSizesTest, OfSeveralPlanesAreLimitedInSum) {
+  constexpr uint32_t kSlots = 1u << 27, kLog = 1u << 26, kRequests = 1u << 20;
+  EXPECT_TRUE(DataPlane::ValidatePlanes(1, kSlots, kLog, kRequests).ok());
+  EXPECT_TRUE(DataPlane::ValidatePlanes(4, kSlots, kLog, kRequests).ok());
+  EXPECT_FALSE(DataPlane::ValidatePlanes(5, kSlots, 64, 64).ok());
+  EXPECT_FALSE(DataPlane::ValidatePlanes(5, 1, kLog, 64).ok());
+  EXPECT_FALSE(DataPlane::ValidatePlanes(5, 1, 64, kRequests).ok());
+  EXPECT_TRUE(DataPlane::ValidatePlanes(16, kSlots / 4, kLog / 4, kRequests / 4).ok());
+  EXPECT_FALSE(DataPlane::ValidatePlanes(0, 1, 64, 64).ok());
+  EXPECT_FALSE(DataPlane::ValidatePlanes(17, 1, 64, 64).ok());
+  EXPECT_FALSE(DataPlane::ValidatePlanes(2, 1, 65, 64).ok());
+  for (uint32_t planes = 1; planes <= 16; ++planes) {
+    const uint32_t log = DataPlane::LogCapacityFor(kSlots / 4, planes);
+    const uint32_t requests = DataPlane::RequestCapacityFor(kSlots / 4, planes);
+    EXPECT_TRUE(DataPlane::ValidatePlanes(planes, kSlots / 4, log, requests).ok()) << planes;
+    EXPECT_GE(log, kLog / 4);
+  }
+}
+
 TEST(DataPlaneSizesTest, CapacitiesGrowWithTheCache) {
   for (const uint32_t slots : {0u, 1u, 1000u, (1u << 20) + 1, 15'000'000u, 1u << 27}) {
     const uint32_t log = DataPlane::LogCapacityFor(slots);

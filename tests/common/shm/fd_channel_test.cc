@@ -65,6 +65,15 @@ TEST_F(FdChannelTest, CarriesMessagesAndDescriptors) {
   EXPECT_TRUE(second->fds.empty());
 }
 
+TEST_F(FdChannelTest, CarriesAsManyDescriptorsAsItSays) {
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const std::vector<int> fds(FdChannel::kFdsMax, null.get());
+  ASSERT_TRUE(client_.Send(3, "all", fds, kLong).ok());
+  const auto message = server_.Receive(kLong);
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_EQ(message->fds.size(), FdChannel::kFdsMax);
+}
+
 TEST_F(FdChannelTest, KnowsItsPeer) {
   EXPECT_TRUE(server_.RequireSameUser().ok());
   EXPECT_EQ(server_.peer_pid(), ::getpid());

@@ -52,6 +52,8 @@ class CachedKvReaderTest : public testing::TestWithParam<BackendParam> {
     return number;
   }
 
+  void ReadBlocks(const KvHeadRange& range);
+
   const KvGeometry geometry_;
   const BlockLayout layout_;
   std::vector<std::byte> host_;
@@ -59,23 +61,28 @@ class CachedKvReaderTest : public testing::TestWithParam<BackendParam> {
   DeviceSpan<std::byte> arena_;
 };
 
-TEST_P(CachedKvReaderTest, BlocksAreReadIntoTheirRows) {
+// Reads blocks as a process that has these of the arena's heads.
+void CachedKvReaderTest::ReadBlocks(const KvHeadRange& range) {
+  const KvHeadRange heads = range.Of(geometry_);
+  KvGeometry memory = geometry_;
+  memory.num_kv_heads = heads.count;
   // In no order of the arena; the second member of a group, the first has blocks of its own.
   const std::vector<CachedRun> cached = {Run(4, 4, 64), Run(0, 68, 64), Run(2, 132, 64),
                                          Run(1, 196, 20)};
   auto reader = CachedKvReader::Create({.device = backend_->device.get(),
                                         .ops = backend_->ops.get(),
                                         .stream = backend_->stream.get(),
-                                        .arena = arena_},
-                                       geometry_, 1024, 2);
+                                        .arena = arena_,
+                                        .heads = range},
+                                       memory, 1024, 2);
   ASSERT_TRUE(reader.ok());
   ASSERT_TRUE(reader->Begin({std::span(cached).subspan(1, 2), cached}).ok());
   const int64_t capacity = kTokens + 10;
-  const auto vectors = static_cast<size_t>(2 * capacity);  // of both heads
+  const auto vectors = static_cast<size_t>(heads.count * capacity);
   DeviceBuffer out = *backend_->device->Allocate(vectors * 64 * 2 * 2, MemoryPurpose::kActivations);
   const LayerKv kv{.keys = out.bytes().device_data(),
                    .values = out.bytes().device_data() + vectors * 64 * 2,
-                   .num_kv_heads = 2,
+                   .num_kv_heads = heads.count,
                    .head_dim = 64,
                    .capacity = capacity,
                    .dtype = DType::kBf16};
@@ -88,17 +95,25 @@ TEST_P(CachedKvReaderTest, BlocksAreReadIntoTheirRows) {
             ->Download(*backend_->stream, out.bytes(), std::as_writable_bytes(std::span(read)))
             .ok());
     ASSERT_TRUE(backend_->stream->Synchronize().ok());
-    for (uint32_t head = 0; head < 2; ++head) {
+    for (uint32_t head = 0; head < heads.count; ++head) {
       for (int64_t token = 0; token < kTokens; ++token) {
         const CachedRun& run = cached[static_cast<size_t>(token / 64)];
         for (int64_t i = 0; i < 64; ++i) {
           const auto at = static_cast<size_t>((head * capacity + 10 + token) * 64 + i);
-          ASSERT_EQ(read[at], NumberAt(run, layer, head, false, token % 64, i)) << token;
-          ASSERT_EQ(read[at + vectors * 64], NumberAt(run, layer, head, true, token % 64, i));
+          ASSERT_EQ(read[at], NumberAt(run, layer, heads.first + head, false, token % 64, i))
+              << token;
+          ASSERT_EQ(read[at + vectors * 64],
+                    NumberAt(run, layer, heads.first + head, true, token % 64, i));
         }
       }
     }
   }
+}
+
+TEST_P(CachedKvReaderTest, BlocksAreReadIntoTheirRows) { ReadBlocks({}); }
+
+TEST_P(CachedKvReaderTest, AProcessReadsItsHeadsOfBlocks) {
+  for (const KvHeadRange& heads : {KvHeadRange{0, 1, 2}, KvHeadRange{1, 1, 2}}) ReadBlocks(heads);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CachedKvReaderTest, testing::ValuesIn(AvailableBackends()),

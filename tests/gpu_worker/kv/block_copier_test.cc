@@ -84,6 +84,47 @@ TEST_P(BlockCopierTest, ImagesAreWhatTheBlocksHold) {
   EXPECT_EQ(header.token_begin, static_cast<uint64_t>(Block(2, 0).token_begin));
 }
 
+// Processes that have one head each write together what one process writes for both.
+TEST_P(BlockCopierTest, AnImageOfSeveralWritersIsThatOfOne) {
+  const BlockCopier::Block whole = Block(1, 10), parts = Block(1, 10 + pages_);
+  const auto copy = [this](BlockCopier& copier, const BlockCopier::Block& block) {
+    ASSERT_TRUE(copier.Begin(5, sequence_, std::span(&block, 1)).ok());
+    while (!copier.IsDone(5).value()) std::this_thread::yield();
+  };
+  ASSERT_NO_FATAL_FAILURE(copy(*copier_, whole));
+  const std::vector<std::byte> dense = Dense(2);
+  KvGeometry of_rank = geometry_;
+  of_rank.num_kv_heads = 1;
+  const size_t run_bytes = DensePoolView::RunBytes(of_rank);
+  for (const uint32_t head : {1u, 0u}) {
+    const auto memory = *KvMemory::Create(*backend_->device, {.geometry = of_rank,
+                                                              .heads = {head, 1, 2},
+                                                              .dense_blocks = 12,
+                                                              .meta_blocks = 1,
+                                                              .max_sequences = 3,
+                                                              .max_model_len = 1024});
+    std::vector<std::byte> bytes(2 * run_bytes);
+    for (size_t layer = 0; layer < 2; ++layer) {
+      std::ranges::copy(std::span(dense).subspan((2 * layer + head) * run_bytes, run_bytes),
+                        bytes.begin() + static_cast<ptrdiff_t>(layer * run_bytes));
+    }
+    const auto at = static_cast<size_t>(sequence_.dense_blocks[2]) * bytes.size();
+    ASSERT_TRUE(
+        backend_->device
+            ->Upload(*backend_->stream, bytes, memory->dense_pool().bytes.subspan(at, bytes.size()))
+            .ok());
+    const auto copier = *BlockCopier::Create(*backend_->device, *backend_->stream, *memory, arena_);
+    ASSERT_NO_FATAL_FAILURE(copy(*copier, parts));
+    const std::byte first = arena_[(10 + pages_) * geometry_.page_bytes()];
+    EXPECT_EQ(first != std::byte{0}, head == 0) << "the header is the first head's";
+  }
+  const auto image = [this](uint32_t first_page) {
+    return std::span(arena_).subspan(size_t{first_page} * geometry_.page_bytes(),
+                                     size_t{pages_} * geometry_.page_bytes());
+  };
+  EXPECT_TRUE(std::ranges::equal(image(10), image(10 + pages_)));
+}
+
 TEST_P(BlockCopierTest, WhatCannotBeIsRefusedAndNothingIsUnderWay) {
   const auto begin = [this](BlockCopier::Block block) {
     return copier_->Begin(5, sequence_, std::span(&block, 1));

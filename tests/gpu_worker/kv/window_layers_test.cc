@@ -135,6 +135,58 @@ TEST_P(WindowLayersTest, ATailIsTheSameFromAPromptAndFromARing) {
   }
 }
 
+// Processes that have one head each write together what one process writes for both, and read it.
+TEST_P(WindowLayersTest, ATailOfSeveralWritersIsThatOfOne) {
+  constexpr int64_t kEnd = 1024;  // all of the last block
+  const SegmentLayout layout(geometry_, 1024);
+  const auto empty = [&] { return data_.Upload(std::vector<std::byte>(layout.tail_bytes)); };
+  const DeviceBuffer whole = empty(), written = empty();
+  std::vector<std::byte> whole_saved(layout.tail_bytes), saved(layout.tail_bytes);
+  SequenceKv sequence = Sequence(1, 0, kEnd);
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    ASSERT_TRUE(layers_->TakeLayer(sequence, layer, prompt_[layer].view()).ok());
+    ASSERT_TRUE(layers_->WriteTail(layer, prompt_[layer].view(), kEnd, whole.bytes()).ok());
+  }
+  ASSERT_TRUE(layers_->SaveTail(sequence, kEnd, whole_saved).ok());
+  KvGeometry of_rank = geometry_;
+  of_rank.num_kv_heads = 1;
+  const size_t head_size = kTokens * kDim;
+  for (const uint32_t head : {1u, 0u}) {
+    const auto rank =
+        *WindowLayers::Create(*backend_->device, backend_->ops->attention(), *backend_->stream,
+                              {.geometry = of_rank,
+                               .num_rows = 3,
+                               .max_batch = kBatch,
+                               .num_query_heads = 2,
+                               .heads = {head, 1, 2}});
+    EXPECT_EQ(rank->arena_geometry(), geometry_);
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      const auto of = [&](const std::vector<float>& all) {
+        return std::span(all).subspan(head * head_size, head_size);
+      };
+      const LayerKvImage kv(data_, of(keys_[layer]), of(values_[layer]), 1, kDim, kBf16Kv);
+      ASSERT_TRUE(rank->TakeLayer(sequence, layer, kv.view()).ok());
+      ASSERT_TRUE(rank->WriteTail(layer, kv.view(), kEnd, written.bytes()).ok());
+      // What one process has written for both heads.
+      const std::vector<float> nothing(head_size, kNan);
+      const LayerKvImage lane(data_, nothing, nothing, 1, kDim, kBf16Kv);
+      ASSERT_TRUE(rank->ReadTail(layer, lane.view(), kEnd, whole.bytes()).ok());
+      const auto read = data_.Download<uint16_t>(DeviceSpan<const uint16_t>(
+          reinterpret_cast<const uint16_t*>(lane.view().keys), head_size));
+      const auto want = data_.Download<uint16_t>(
+          DeviceSpan<const uint16_t>(reinterpret_cast<const uint16_t*>(kv.view().keys), head_size));
+      const int64_t begin = geometry_.WindowBegin(kEnd);
+      for (int64_t i = begin * kDim; i < kEnd * kDim; ++i) {
+        ASSERT_EQ(read[static_cast<size_t>(i)], want[static_cast<size_t>(i)]) << i / kDim;
+      }
+    }
+    ASSERT_TRUE(rank->SaveTail(sequence, kEnd, saved).ok());
+    ASSERT_TRUE(backend_->stream->Synchronize().ok());
+  }
+  EXPECT_EQ(data_.Download<std::byte>(written), data_.Download<std::byte>(whole));
+  EXPECT_EQ(saved, whole_saved);
+}
+
 TEST_P(WindowLayersTest, KnowsHowLongItHoldsATail) {
   for (const int64_t end : {4, 1028, 2052, 8196}) {
     EXPECT_TRUE(layers_->Holds(end, end));

@@ -125,8 +125,8 @@ TEST(StoreClientTest, MemoryThatAnotherWorkerHadIsNotTakenBack) {
   StoreClient second(store.target(), GoOn);
   const auto theirs = second.Attach(Request(), kLong);
   ASSERT_TRUE(theirs.ok());
-  EXPECT_EQ(DataPlane::Open(memory->data_plane.bytes())->arena_taken(), 1u);
-  EXPECT_EQ(DataPlane::Open(theirs->data_plane.bytes())->arena_taken(), 0u);
+  EXPECT_EQ(DataPlane::Open(memory->data_planes[0].bytes())->arena_taken(), 1u);
+  EXPECT_EQ(DataPlane::Open(theirs->data_planes[0].bytes())->arena_taken(), 0u);
   second.Detach(kLong);
   first = std::make_unique<StoreClient>(store.target(), GoOn);
   const absl::Status status = first->HandBack(Request(), *memory, {}, kLong);
@@ -285,9 +285,9 @@ TEST(StoreClientTest, ADeclarationMayTakeLongerThanAnyOfItsSteps) {
   for (uint64_t id = 1; id <= 40; ++id) {
     ledger.Reserve({.sequence_id = id}, {{id, static_cast<uint32_t>(id), 1, 1024, false}});
   }
-  SharedMemoryPair memory;
+  SharedMemory memory;
   memory.arena = *common::SealedMemory::Create("test arena", 4096, 1);
-  memory.data_plane = *common::SealedMemory::Create("test plane", 4096, 1);
+  memory.data_planes.push_back(*common::SealedMemory::Create("test plane", 4096, 1));
   StoreClient client("unix:" + folder.path() + "/slow.sock", GoOn);
   constexpr absl::Duration kStep = absl::Seconds(3);
   const absl::Time begin = absl::Now();

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/shm/sealed_memory.h"
 #include "common/status/error_reason.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
 #include "tests/kv_store_service/named_chain.h"
@@ -74,6 +76,65 @@ TEST_F(StoreLinkTest, MapsTheMemory) {
   EXPECT_EQ(link_->arena_pages(), InProcessStore::kArenaBytes / kPageBytes);
   link_->arena().back() = std::byte{1};
   EXPECT_EQ(link_->data_plane().log().capacity(), 64u);
+}
+
+// What the process of a rank maps of descriptors that it was given.
+common::SealedMemory MapAsRank(int fd) {
+  return *common::SealedMemory::Adopt(common::UniqueFd(::dup(fd)), 1 << 30);
+}
+
+TEST_F(StoreLinkTest, HasAPlaneForEachRankAndKeepsThemOverARestart) {
+  StoreLinkOptions options = Options();
+  options.num_planes = 3;
+  Connect(options);
+  link_->arena()[5] = std::byte{7};
+  const common::SealedMemory arena = MapAsRank(link_->arena_fd());
+  EXPECT_EQ(arena.bytes()[5], std::byte{7});
+  EXPECT_EQ(arena.bytes().size(), link_->arena().size());
+  std::vector<common::SealedMemory> memory;
+  std::vector<DataPlane> planes;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    memory.push_back(MapAsRank(link_->plane_fd(rank)));
+    planes.push_back(*DataPlane::Open(memory.back().bytes()));
+    // Each rank writes through a mapping of its own, and the link sees it.
+    planes[rank].worker_step() = 10 + rank;
+    EXPECT_EQ(link_->data_plane(rank).worker_step(), 10 + rank);
+    ASSERT_TRUE(planes[rank].log().TryPush({uint32_t(LogKind::kAdmit), 4, rank, 1}));
+  }
+  const auto wait_for_slots = [this] {
+    while (true) {
+      const auto stats = store_.Stats();
+      if (stats.data_planes_size() == 3 && stats.data_planes(0).used_slots() == 1 &&
+          stats.data_planes(1).used_slots() == 1 && stats.data_planes(2).used_slots() == 1) {
+        return stats;
+      }
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+  };
+  auto stats = wait_for_slots();
+  EXPECT_EQ(stats.num_slots(), 3 * options.num_slots);
+  EXPECT_EQ(stats.used_slots(), 3u);
+  ASSERT_TRUE(Reserve(1, {1024}).ok());
+  store_.Stop();
+  WaitFor(StoreLink::State::kLost);
+  absl::Notification reattached;
+  link_->SetReattachCallback([&] { reattached.Notify(); });
+  store_.Start();
+  reattached.WaitForNotification();
+  for (DataPlane& plane : planes) {
+    ASSERT_TRUE(plane.log().TryPush({uint32_t(LogKind::kReset), 0, 0, 2}));
+    ASSERT_TRUE(plane.log().TryPush({uint32_t(LogKind::kAdmit), 9, 2, 2}));
+  }
+  stats = wait_for_slots();
+  EXPECT_EQ(stats.sequences(), 1u);
+  for (const auto& plane : stats.data_planes()) EXPECT_EQ(plane.log_entries_refused(), 0u);
+  link_->SetReattachCallback(nullptr);
+}
+
+TEST_F(StoreLinkTest, AskingForTooManyPlanesIsRefused) {
+  StoreLinkOptions options = Options();
+  options.num_planes = 17;
+  EXPECT_EQ(StoreLink::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(StoreLinkTest, CallbacksComeInOrderOnOneThreadAndMayCallTheLink) {

@@ -15,12 +15,12 @@ using testing::SizeIs;
 
 TEST(ExpiredLeasesTest, TellsEachOnceAndKeepsPagesUntilItsProcessIsGone) {
   ExpiredLeases leases;
-  const auto first = MakePlane();
+  const auto first = MakePlanes();
   leases.Add({"first", first, {{3, 4}}});
   EXPECT_THAT(leases.NotifyArenaTaken(), ElementsAre(first));
   EXPECT_TRUE(SeesArenaTaken(*first));
   EXPECT_THAT(leases.NotifyArenaTaken(), IsEmpty());
-  const auto second = MakePlane();
+  const auto second = MakePlanes();
   leases.Add({"second", second, {}});
   EXPECT_THAT(leases.leases(), SizeIs(2));
   EXPECT_THAT(leases.TakePages("first"), ElementsAre(PageRun{3, 4}));
@@ -33,7 +33,7 @@ TEST(ExpiredLeasesTest, TellsEachOnceAndKeepsPagesUntilItsProcessIsGone) {
 
 TEST(ExpiredLeasesTest, OneThatIsGoneWithoutItsMarkIsToldAllTheSame) {
   ExpiredLeases leases;
-  const auto plane = MakePlane();
+  const auto plane = MakePlanes();
   leases.Add({"token", plane, {{3, 4}}});
   EXPECT_THAT(leases.TakePages("token"), SizeIs(1));
   EXPECT_THAT(leases.NotifyArenaTaken(), ElementsAre(plane));
@@ -42,10 +42,10 @@ TEST(ExpiredLeasesTest, OneThatIsGoneWithoutItsMarkIsToldAllTheSame) {
 TEST(ExpiredLeasesTest, OnlyWhoWasNotToldComesBack) {
   ExpiredLeases leases;
   EXPECT_THAT(leases.TakeHandedBack(), IsEmpty());
-  leases.Add({"first", MakePlane(), {{3, 4}}});
+  leases.Add({"first", MakePlanes(), {{3, 4}}});
   leases.NotifyArenaTaken();
   EXPECT_THAT(leases.TakeHandedBack(), IsEmpty());
-  leases.Add({"second", MakePlane(), {{9, 1}}});
+  leases.Add({"second", MakePlanes(), {{9, 1}}});
   const auto returned = leases.TakeHandedBack();
   ASSERT_THAT(returned, SizeIs(1));
   EXPECT_EQ(returned[0].token, "second");

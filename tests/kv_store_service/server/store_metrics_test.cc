@@ -41,6 +41,26 @@ TEST(StoreMetricsTest, ShowTheStoreAtEachScrape) {
   text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_arena_usage_ratio 0\n"));
   EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("retroinfer_rank_"))) << "there was one";
+}
+
+TEST(StoreMetricsTest, ShowTheRanksOfAWorkerThatHasSeveral) {
+  TemporaryFolder folder;
+  KvStore store({}, StateFile(folder.path() + "/state"));
+  store.leases().SetArena(*common::SealedMemory::Create("test arena", 8 << 20, 1));
+  common::Metrics metrics("kv_store_service", "1", "r", "cpu");
+  StoreMetrics store_metrics(&metrics, &store);
+  const std::string token =
+      store.leases().Attach({kTinyGeometry, "model", 16, 64, 64, false, 2})->token;
+  ASSERT_TRUE(store.leases().ClaimDescriptors(token, 1).ok());
+  std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_mirror_slots 32"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_rank_mirror_slots{rank=\"0\"} 16"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_rank_mirror_slots{rank=\"1\"} 16"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_rank_access_log_refused{rank=\"1\"} 0"));
+  store.leases().EndLease(token, "test");
+  text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_rank_mirror_slots{rank=\"1\"} 0"));
 }
 
 TEST(StoreMetricsTest, ShowTheDiskTier) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "common/shm/descriptor_protocol.h"
 #include "common/status/error_reason.h"
 #include "kv_store_service/store/kv_store.h"
+#include "tests/kv_store_service/memory_copy.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/segment_writer.h"
 #include "tests/kv_store_service/temporary_folder.h"
@@ -40,9 +42,15 @@ class ArenaLeasesTest : public testing::Test {
   static AttachParameters Parameters() {
     return {kTinyGeometry, "model", 16, 64, 64, /*hand_back=*/false};
   }
+  static AttachParameters ParametersOfRanks(uint32_t num_planes) {
+    AttachParameters parameters = Parameters();
+    parameters.num_planes = num_planes;
+    return parameters;
+  }
   // Attaches and takes the descriptors. Returns the token.
-  std::string AttachWorker() {
-    const auto result = store_->leases().Attach(Parameters());
+  std::string AttachWorker() { return AttachWorker(Parameters()); }
+  std::string AttachWorker(const AttachParameters& parameters) {
+    const auto result = store_->leases().Attach(parameters);
     EXPECT_TRUE(result.ok()) << result.status();
     auto pair = store_->leases().ClaimDescriptors(result->token, 1);
     EXPECT_TRUE(pair.ok()) << pair.status();
@@ -54,9 +62,7 @@ class ArenaLeasesTest : public testing::Test {
     parameters.hand_back = true;
     const auto result = store_->leases().Attach(parameters);
     if (!result.ok()) return result.status();
-    const absl::Status status =
-        store_->leases().HandBack(result->token, 1, common::UniqueFd(::dup(held_.arena.get())),
-                                  common::UniqueFd(::dup(held_.data_plane.get())));
+    const absl::Status status = store_->leases().HandBack(result->token, 1, CopyOf(held_));
     if (!status.ok()) return status;
     return result->token;
   }
@@ -69,9 +75,9 @@ class ArenaLeasesTest : public testing::Test {
 
   TemporaryFolder folder_;
   std::atomic<bool> worker_lives_{false};
-  WorkerPlane::MakeMemory make_plane_memory_;
+  WorkerPlanes::MakeMemory make_plane_memory_;
   std::unique_ptr<KvStore> store_;
-  DescriptorPair held_;
+  MemoryDescriptors held_;
 };
 
 TEST_F(ArenaLeasesTest, MakingADataPlaneKeepsNobodyWaiting) {
@@ -367,16 +373,15 @@ TEST_F(ArenaLeasesTest, ARunningStoreTakesItsOwnMemoryBack) {
 
 TEST_F(ArenaLeasesTest, RefusesMemoryThatAnotherWorkerHasUsedSince) {
   store_->leases().EndLease(AttachWorker(), "a connection that broke");
-  const DescriptorPair first = std::move(held_);
+  const MemoryDescriptors first = std::move(held_);
   auto memory =
-      common::SealedMemory::Adopt(common::UniqueFd(::dup(first.data_plane.get())), 1 << 20);
+      common::SealedMemory::Adopt(common::UniqueFd(::dup(first.data_planes[0].get())), 1 << 20);
   DataPlane plane = *DataPlane::Open(memory->bytes());
   EXPECT_EQ(plane.arena_taken(), 0u);
   const std::string second = AttachWorker();
   EXPECT_EQ(plane.arena_taken(), 1u);
   store_->leases().EndLease(second, "it died");
-  held_ = {common::UniqueFd(::dup(first.arena.get())),
-           common::UniqueFd(::dup(first.data_plane.get()))};
+  held_ = CopyOf(first);
   EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kFailedPrecondition);
   // Neither does a later store take it.
   store_ = NewStore();
@@ -391,9 +396,9 @@ TEST_F(ArenaLeasesTest, RefusesMemoryThatIsNotWhatWasDeclared) {
   AttachParameters other = Parameters();
   other.num_slots = 17;
   EXPECT_EQ(HandBack(other).status().code(), absl::StatusCode::kInvalidArgument);
-  std::swap(held_.arena, held_.data_plane);
+  std::swap(held_.arena, held_.data_planes[0]);
   EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kInvalidArgument);
-  std::swap(held_.arena, held_.data_plane);
+  std::swap(held_.arena, held_.data_planes[0]);
   held_.arena.Reset(::open("/dev/null", O_RDWR));
   EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kInvalidArgument);
   // The store is as before.
@@ -417,10 +422,118 @@ TEST_F(ArenaLeasesTest, GivesUpWaitingInTimeOrForADeadWorker) {
   EXPECT_EQ(store_->leases().PollAdoption(absl::InfiniteFuture()), ArenaLeases::Adoption::kGivenUp);
 }
 
+// What the process of rank `rank` has mapped.
+common::SealedMemory PlaneOf(const MemoryDescriptors& memory, size_t rank) {
+  return *common::SealedMemory::Adopt(common::UniqueFd(::dup(memory.data_planes[rank].get())),
+                                      1 << 20);
+}
+
+TEST_F(ArenaLeasesTest, AWorkerHasAPlaneForEachRank) {
+  const std::string token = AttachWorker(ParametersOfRanks(3));
+  ASSERT_EQ(held_.data_planes.size(), 3u);
+  StoreStats stats = store_->stats();
+  EXPECT_EQ(stats.planes.size(), 3u);
+  EXPECT_EQ(stats.data_plane.num_slots, 48u);
+  EXPECT_EQ(store_->leases().data_plane_rounds()->size(), 3u);
+  std::vector<common::SealedMemory> memory;
+  for (size_t rank = 0; rank < 3; ++rank) memory.push_back(PlaneOf(held_, rank));
+  // Rank 1 admits pages until the store wants some of its slots back; rank 2 writes garbage.
+  DataPlane full = *DataPlane::Open(memory[1].bytes());
+  for (uint32_t slot = 0; slot < 16; ++slot) {
+    ASSERT_TRUE(full.log().TryPush({uint32_t(LogKind::kAdmit), slot + 10, slot, 1}));
+  }
+  DataPlane broken = *DataPlane::Open(memory[2].bytes());
+  ASSERT_TRUE(broken.log().TryPush({99, 1, 1, 0}));
+  const auto requested = [&full] { return full.stamp_control().requested.value.load(); };
+  while (requested() == 0) absl::SleepFor(absl::Milliseconds(1));
+  full.worker_step() = 5;
+  std::array<EvictionRequest, 1> request;
+  while (*full.requests().Pop(std::span(request)) == 0) {
+    full.stamp_control().published.value = requested();
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(request[0].page, request[0].slot + 10);
+  ASSERT_TRUE(full.log().TryPush({uint32_t(LogKind::kEvict), request[0].page, request[0].slot, 6}));
+  while (store_->stats().planes[1].evictions_applied == 0 ||
+         store_->stats().planes[2].entries_refused == 0) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  stats = store_->stats();
+  EXPECT_EQ(stats.planes[0].used_slots, 0u);
+  EXPECT_EQ(stats.planes[0].requests_posted, 0u);
+  EXPECT_EQ(stats.planes[2].requests_posted, 0u);
+  EXPECT_EQ(stats.data_plane.used_slots, 15u);
+  EXPECT_EQ(stats.data_plane.entries_replayed, 17u);
+  EXPECT_EQ(stats.data_plane.entries_refused, 1u);
+  store_->leases().EndLease(token, "test");
+  stats = store_->stats();
+  EXPECT_TRUE(stats.planes.empty());
+  EXPECT_EQ(stats.data_plane.used_slots, 0u);
+  EXPECT_EQ(stats.data_plane.entries_replayed, 17u);
+}
+
+TEST_F(ArenaLeasesTest, AllPlanesAreHandedBackAndAllAreToldThatTheArenaIsTaken) {
+  const AttachParameters parameters = ParametersOfRanks(2);
+  AttachWorker(parameters);
+  const auto note = StateFile(folder_.path() + "/state").Read();
+  ASSERT_TRUE(note.has_value());
+  store_ = NewStore();
+  store_->leases().AwaitAdoption(*note);
+  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kInvalidArgument)
+      << "two planes, one declared";
+  const MemoryDescriptors whole = CopyOf(held_);
+  held_.data_planes.pop_back();
+  EXPECT_EQ(HandBack(parameters).status().code(), absl::StatusCode::kInvalidArgument);
+  held_ = CopyOf(whole);
+  held_.data_planes[1].Reset(::open("/dev/null", O_RDWR));
+  EXPECT_EQ(HandBack(parameters).status().code(), absl::StatusCode::kInvalidArgument)
+      << "one plane is none";
+  held_ = CopyOf(whole);
+  const auto adopted = HandBack(parameters);
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  ASSERT_TRUE(store_->reservations().Declare(*adopted, 0, {}, true).ok());
+  // Each plane is followed again from its reset on.
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const common::SealedMemory memory = PlaneOf(held_, rank);
+    DataPlane plane = *DataPlane::Open(memory.bytes());
+    EXPECT_TRUE(plane.log().TryPush({uint32_t(LogKind::kReset), 0, 0, 0}));
+    EXPECT_TRUE(plane.log().TryPush({uint32_t(LogKind::kAdmit), 4, static_cast<SlotId>(rank), 0}));
+    while (store_->stats().planes[rank].used_slots == 0) absl::SleepFor(absl::Milliseconds(1));
+  }
+  store_->leases().EndLease(*adopted, "a connection that broke");
+  AttachWorker();
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const common::SealedMemory memory = PlaneOf(whole, rank);
+    EXPECT_EQ(DataPlane::Open(memory.bytes())->arena_taken(), 1u) << rank;
+  }
+  EXPECT_EQ(store_->stats().planes.size(), 1u);
+}
+
+TEST_F(ArenaLeasesTest, PlanesAreBoundedInSum) {
+  int num_made = 0;
+  make_plane_memory_ = [&num_made](uint64_t) -> absl::StatusOr<common::SealedMemory> {
+    ++num_made;
+    return absl::ResourceExhaustedError("a test");
+  };
+  store_ = NewStore();
+  store_->leases().SetArena(NewArena());
+  for (const uint32_t num_planes : {0u, 17u, UINT32_MAX}) {
+    EXPECT_EQ(store_->leases().Attach(ParametersOfRanks(num_planes)).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  AttachParameters large = ParametersOfRanks(5);
+  large.num_slots = DataPlane::kSlotsMax;
+  EXPECT_EQ(store_->leases().Attach(large).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(num_made, 0) << "nothing is made of what is refused";
+  large.num_planes = 4;
+  EXPECT_EQ(store_->leases().Attach(large).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(num_made, 1);
+}
+
 TEST_F(ArenaLeasesTest, CountsOverAllAttachments) {
   for (int i = 0; i < 2; ++i) {
     const std::string token = AttachWorker();
-    auto memory = common::SealedMemory::Adopt(std::move(held_.data_plane), 1 << 20);
+    auto memory = common::SealedMemory::Adopt(std::move(held_.data_planes[0]), 1 << 20);
     ASSERT_TRUE(memory.ok());
     auto plane = DataPlane::Open(memory->bytes());
     plane->log().TryPush({uint32_t(LogKind::kAdmit), 1, 1, 0});

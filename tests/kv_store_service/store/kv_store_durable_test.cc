@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "common/hash/segment_name.h"
+#include "tests/kv_store_service/memory_copy.h"
 #include "tests/kv_store_service/server/durable_store_fixture.h"
 
 namespace retroinfer::kvstore {
@@ -224,11 +225,10 @@ class StuckDiskTest : public KvStoreDurableTest {
   }
   ~StuckDiskTest() override { storage_->stuck_ = false; }
 
-  absl::Status HandBack(const DescriptorPair& memory) {
+  absl::Status HandBack(const MemoryDescriptors& memory) {
     const auto result = store_->leases().Attach({kTinyGeometry, "model", 16, 64, 64, true});
     if (!result.ok()) return result.status();
-    return store_->leases().HandBack(result->token, 1, common::UniqueFd(::dup(memory.arena.get())),
-                                     common::UniqueFd(::dup(memory.data_plane.get())));
+    return store_->leases().HandBack(result->token, 1, CopyOf(memory));
   }
   void ExpectOnDisk() {
     WaitUntilWritten();

@@ -27,7 +27,7 @@ TEST(StoreStatsTest, AddsCountersAndReplacesSizes) {
   EXPECT_EQ(stats.free_pages, 6000u - 10 - reserved->extents[0].pages.count);
 
   Attachment holder{.token = "", .parameters = {kTinyGeometry, "model", 16, 64, 64}, .pid = 7};
-  holder.plane = MakePlane();
+  holder.planes = MakePlanes();
   AddHolderStats(holder, &stats);
   EXPECT_TRUE(stats.worker_attached);
   EXPECT_EQ(stats.worker_pid, 7);

@@ -12,8 +12,9 @@ namespace {
 
 void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
   const KvGeometry& geometry = args.pool.geometry;
-  const SegmentLayout layout(geometry, args.num_tokens);
-  const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
+  const KvHeadRange heads = args.heads.Of(geometry);
+  const SegmentLayout layout(heads.ArenaOf(geometry), args.num_tokens);
+  const size_t run = size_t{args.layer} * heads.total + heads.first + head;
   const std::byte* extent = args.extent.device_data();
   const uint64_t extent_pages = args.extent.size() / layout.page_bytes;
   const auto* entries = reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) +

@@ -12,8 +12,9 @@ namespace {
 
 void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
   const KvGeometry& geometry = args.geometry;
-  const SegmentLayout layout(geometry, args.num_tokens);
-  const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
+  const KvHeadRange heads = args.heads.Of(geometry);
+  const SegmentLayout layout(heads.ArenaOf(geometry), args.num_tokens);
+  const size_t run = size_t{args.layer} * heads.total + heads.first + head;
   const PageLayout page_layout = geometry.page();
   const size_t vector_bytes = page_layout.vector_bytes;
   const VectorFormat& format = geometry.format.token;

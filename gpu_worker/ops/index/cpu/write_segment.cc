@@ -27,6 +27,16 @@ struct HeadScratch {
   uint32_t* num_written;  // [m]
 };
 
+SegmentLayout LayoutOf(const WriteSegmentArgs& args) {
+  return {args.heads.ArenaOf(args.geometry), static_cast<uint32_t>(args.num_tokens)};
+}
+
+// Which of the (layer, head) of the extent it is.
+size_t RunOf(const WriteSegmentArgs& args, uint32_t head) {
+  const KvHeadRange heads = args.heads.Of(args.geometry);
+  return size_t{args.layer} * heads.total + heads.first + head;
+}
+
 HeadScratch ScratchOf(const WriteSegmentArgs& args, uint32_t head) {
   const size_t m = static_cast<size_t>(args.num_clusters);
   auto* base = reinterpret_cast<uint32_t*>(args.scratch.device_data()) + head * 3 * m;
@@ -48,8 +58,12 @@ void PlacePages(const WriteSegmentArgs& args) {
       token += static_cast<uint32_t>(sizes[i]);
     }
   }
-  RI_CHECK(page * args.geometry.page_bytes() <= args.extent.size());
+  const KvRegion region = LayoutOf(args).RegionOf(args.heads.Of(args.geometry));
+  RI_CHECK(page <= region.end);
   *args.next_page = page;
+  if (!args.zero_rest) return;
+  const size_t page_bytes = args.geometry.page_bytes();
+  std::memset(args.extent.device_data() + page * page_bytes, 0, (region.end - page) * page_bytes);
 }
 
 void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
@@ -58,11 +72,9 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
   const size_t vector_bytes = page.vector_bytes;
   const VectorFormat& format = args.geometry.format.token;
   const int32_t* assignment = args.assignment.device_data() + int64_t{head} * args.num_tokens;
-  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
   std::byte* extent = args.extent.device_data();
-  auto* order = reinterpret_cast<TokenOrder*>(extent + layout.order_offset) +
-                (size_t{args.layer} * args.geometry.num_kv_heads + head) *
-                    static_cast<size_t>(args.num_tokens);
+  auto* order = reinterpret_cast<TokenOrder*>(extent + LayoutOf(args).order_offset) +
+                RunOf(args, head) * static_cast<size_t>(args.num_tokens);
   const auto place_of = [&](int32_t cluster, uint32_t index) {
     return extent + (scratch.first_page[cluster] + index / per_page) * page.bytes +
            index % per_page * vector_bytes;
@@ -88,12 +100,13 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
 // Copies the pages of one head to the slots that were taken for them.
 void FillSlots(const WriteSegmentArgs& args, const HeadScratch& scratch) {
   if (args.fill.slots.empty()) return;
-  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
+  const SegmentLayout layout = LayoutOf(args);
+  const uint32_t first_kv_page = layout.RegionOf(args.heads.Of(args.geometry)).begin;
   const uint32_t num_slots = args.fill.list.head->num_slots;
   const int32_t last = args.num_clusters - 1;
   const uint32_t end = scratch.first_page[last] + args.geometry.pages_of(scratch.num_written[last]);
   for (uint32_t page = scratch.first_page[0]; page < end; ++page) {
-    const uint32_t index = page - layout.first_kv_page;
+    const uint32_t index = page - first_kv_page;
     if (index >= num_slots) return;
     const SlotId slot = args.fill.list.slots.device_data()[index];
     std::memcpy(args.fill.slots.device_data() + slot * layout.page_bytes,
@@ -102,11 +115,11 @@ void FillSlots(const WriteSegmentArgs& args, const HeadScratch& scratch) {
 }
 
 void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
-  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
+  const SegmentLayout layout = LayoutOf(args);
   const size_t m = layout.num_clusters;
   const size_t d = args.geometry.head_dim;
   const KvFormat& format = args.geometry.format;
-  const size_t run = size_t{args.layer} * args.geometry.num_kv_heads + head;
+  const size_t run = RunOf(args, head);
   std::byte* extent = args.extent.device_data();
   auto* entries = reinterpret_cast<ClusterEntry*>(extent + layout.clusters_offset) + run * m;
   std::byte* centroids = extent + layout.centroids_offset + run * layout.centroids_bytes;
@@ -156,8 +169,8 @@ void WriteCodes(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
   const TokenCodeLayout codes(geometry.format, geometry.head_dim);
   if (codes.bytes == 0) return;
   RI_CHECK(geometry.format.centroid == kInt8Vectors);
-  const SegmentLayout layout(geometry, static_cast<uint32_t>(args.num_tokens));
-  const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
+  const SegmentLayout layout = LayoutOf(args);
+  const size_t run = RunOf(args, head);
   std::byte* const image =
       args.extent.device_data() + layout.codes_offset + run * layout.codes_bytes;
   for (uint32_t cluster = 0; cluster < layout.num_clusters; ++cluster) {

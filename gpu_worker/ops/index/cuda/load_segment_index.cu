@@ -146,7 +146,7 @@ absl::Status LoadSegmentIndex(CudaStream& stream, const LoadSegmentIndexArgs& ar
        .num_tokens = args.num_tokens,
        .num_clusters = static_cast<int32_t>(args.num_tokens / kTokensPerCluster),
        .tokens_per_page = geometry.tokens_per_page(),
-       .offsets = LayerOffsets(geometry, args.num_tokens, args.layer),
+       .offsets = LayerOffsets(geometry, args.heads, args.num_tokens, args.layer),
        .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)});
   return LaunchStatus("launching load_segment_index");
 }

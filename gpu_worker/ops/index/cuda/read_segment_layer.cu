@@ -193,7 +193,7 @@ absl::Status ReadSegmentLayer(CudaStream& stream, const ReadSegmentLayerArgs& ar
        .num_clusters = static_cast<int32_t>(args.num_tokens / kTokensPerCluster),
        .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
        .vector_bytes = static_cast<int32_t>(geometry.page().vector_bytes),
-       .offsets = LayerOffsets(geometry, args.num_tokens, args.layer),
+       .offsets = LayerOffsets(geometry, args.heads, args.num_tokens, args.layer),
        .out = args.out,
        .first_token = args.first_token});
   return LaunchStatus("launching read_segment_layer");

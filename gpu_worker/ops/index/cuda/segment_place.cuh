@@ -9,11 +9,14 @@
 
 namespace retroinfer::cuda {
 
-// Offsets into an extent, bytes, of the first head of one layer; heads follow each other.
+// Offsets into an extent, bytes, of the first head of one layer that memory of this geometry has;
+// heads follow each other. `of_arena`: the arena's heads that it has.
 struct LayerOffsets {
-  LayerOffsets(const KvGeometry& geometry, uint32_t num_tokens, uint32_t layer) {
-    const SegmentLayout layout(geometry, num_tokens);
-    const int64_t first_run = int64_t{layer} * geometry.num_kv_heads;
+  LayerOffsets(const KvGeometry& geometry, const KvHeadRange& of_arena, uint32_t num_tokens,
+               uint32_t layer) {
+    const KvHeadRange heads = of_arena.Of(geometry);
+    const SegmentLayout layout(heads.ArenaOf(geometry), num_tokens);
+    const int64_t first_run = int64_t{layer} * heads.total + heads.first;
     centroids_bytes = static_cast<int64_t>(layout.centroids_bytes);
     value_sums_bytes = static_cast<int64_t>(layout.value_sums_bytes);
     clusters = static_cast<int64_t>(layout.clusters_offset) +

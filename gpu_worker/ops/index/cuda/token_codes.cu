@@ -175,17 +175,17 @@ absl::Status WriteTokenCodes(CudaStream& stream, const WriteSegmentArgs& args,
   RETURN_IF_ERROR(CheckArg(
       geometry.format.centroid == kInt8Vectors && args.kv.dtype == DType::kBf16, "write_segment",
       "needs centroids in int8 and the KV of a prompt in bf16 to code tokens"));
-  const Job job{
-      .keys = reinterpret_cast<const __nv_bfloat16*>(args.kv.keys),
-      .capacity = args.kv.capacity,
-      .first_token = args.first_token,
-      .num_heads = static_cast<int32_t>(geometry.num_kv_heads),
-      .num_tokens = args.num_tokens,
-      .num_clusters = args.num_clusters,
-      .order = order,
-      .extent = args.extent.device_data(),
-      .offsets = LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
-      .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
+  const Job job{.keys = reinterpret_cast<const __nv_bfloat16*>(args.kv.keys),
+                .capacity = args.kv.capacity,
+                .first_token = args.first_token,
+                .num_heads = static_cast<int32_t>(geometry.num_kv_heads),
+                .num_tokens = args.num_tokens,
+                .num_clusters = args.num_clusters,
+                .order = order,
+                .extent = args.extent.device_data(),
+                .offsets = LayerOffsets(geometry, args.heads,
+                                        static_cast<uint32_t>(args.num_tokens), args.layer),
+                .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
   const auto kernel = geometry.head_dim == 256   ? WriteCodesKernel<256>
                       : geometry.head_dim == 128 ? WriteCodesKernel<128>
                                                  : WriteCodesKernel<64>;

@@ -47,7 +47,7 @@ struct Job {
   uint32_t* first_pages;  // [heads, m], from the start of the extent
   uint32_t* end_page;     // behind the layer's last page
   std::byte* extent;
-  uint32_t extent_pages;
+  uint32_t region_end;  // behind the last page that the heads may have
   PageId extent_first_page;
   uint32_t* next_page;
   std::byte* fill_slots;  // null: no pages go to slots
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kPlaceThreads) PlacePagesKernel(const Job job)
     if (cluster < job.num_clusters) job.first_pages[at] = page + before + sum - pages;
     page += total;
   }
-  if (page > job.extent_pages) __trap();  // The caller moved next_page past its own layers.
+  if (page > job.region_end) __trap();  // The caller moved next_page past its own layers.
   if (cluster == 0) {
     *job.end_page = page;
     *job.next_page = page;
@@ -293,6 +293,17 @@ __global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job jo
   }
 }
 
+// Zeros the pages behind the layer's last one, to the end of the heads' region.
+__global__ void __launch_bounds__(kWriteThreads) ZeroRestKernel(const Job job) {
+  constexpr int64_t kChunks = kChunksPerPage;
+  const int64_t num_threads = int64_t{gridDim.x} * kWriteThreads;
+  const int64_t end = int64_t{job.region_end} * kChunks;
+  for (int64_t i = *job.end_page * kChunks + int64_t{blockIdx.x} * kWriteThreads + threadIdx.x;
+       i < end; i += num_threads) {
+    reinterpret_cast<int4*>(job.extent)[i] = make_int4(0, 0, 0, 0);
+  }
+}
+
 }  // namespace
 
 absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
@@ -300,40 +311,41 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.geometry.format));
   const KvGeometry& geometry = args.geometry;
   const int64_t heads = geometry.num_kv_heads;
+  const auto num_tokens = static_cast<uint32_t>(args.num_tokens);
+  const KvRegion region =
+      SegmentLayout(args.heads.ArenaOf(geometry), num_tokens).RegionOf(args.heads.Of(geometry));
   // Of the scratch's 8 h (n + m) bytes: 2 h n for tokens, 4 h m each for first tokens and pages.
   std::byte* scratch = args.scratch.device_data();
   auto* const tokens = reinterpret_cast<uint16_t*>(scratch);
   auto* const first = reinterpret_cast<uint32_t*>(scratch + 2 * heads * args.num_tokens);
   uint32_t* const first_pages = first + heads * args.num_clusters;
-  const Job job{
-      .kv = args.kv,
-      .first_token = args.first_token,
-      .num_heads = static_cast<int32_t>(heads),
-      .num_tokens = args.num_tokens,
-      .num_clusters = args.num_clusters,
-      .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
-      .vector_bytes = static_cast<int32_t>(geometry.page().vector_bytes),
-      .centroid = geometry.format.centroid.element,
-      .value_sum = geometry.format.value_sum.element,
-      .sizes = args.sizes.device_data(),
-      .centroids = args.centroids.device_data(),
-      .value_sums = args.value_sums.device_data(),
-      .radii = args.radii.device_data(),
-      .order = {.tokens = tokens, .first = first},
-      .first_pages = first_pages,
-      .end_page = first_pages + heads * args.num_clusters,
-      .extent = args.extent.device_data(),
-      .extent_pages = static_cast<uint32_t>(args.extent.size() / kPageBytes),
-      .extent_first_page = args.extent_first_page,
-      .next_page = args.next_page,
-      .fill_slots = args.fill.slots.device_data(),
-      .fill_head = args.fill.list.head,
-      .fill_list = args.fill.list.slots.device_data(),
-      .first_kv_page =
-          SegmentLayout(geometry, static_cast<uint32_t>(args.num_tokens)).first_kv_page,
-      .offsets = LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
-      .meta = MetaLayer(args.pool, args.layer, args.meta_blocks),
-      .head_dim = static_cast<int32_t>(geometry.head_dim)};
+  const Job job{.kv = args.kv,
+                .first_token = args.first_token,
+                .num_heads = static_cast<int32_t>(heads),
+                .num_tokens = args.num_tokens,
+                .num_clusters = args.num_clusters,
+                .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
+                .vector_bytes = static_cast<int32_t>(geometry.page().vector_bytes),
+                .centroid = geometry.format.centroid.element,
+                .value_sum = geometry.format.value_sum.element,
+                .sizes = args.sizes.device_data(),
+                .centroids = args.centroids.device_data(),
+                .value_sums = args.value_sums.device_data(),
+                .radii = args.radii.device_data(),
+                .order = {.tokens = tokens, .first = first},
+                .first_pages = first_pages,
+                .end_page = first_pages + heads * args.num_clusters,
+                .extent = args.extent.device_data(),
+                .region_end = region.end,
+                .extent_first_page = args.extent_first_page,
+                .next_page = args.next_page,
+                .fill_slots = args.fill.slots.device_data(),
+                .fill_head = args.fill.list.head,
+                .fill_list = args.fill.list.slots.device_data(),
+                .first_kv_page = region.begin,
+                .offsets = LayerOffsets(geometry, args.heads, num_tokens, args.layer),
+                .meta = MetaLayer(args.pool, args.layer, args.meta_blocks),
+                .head_dim = static_cast<int32_t>(geometry.head_dim)};
   RETURN_IF_ERROR(OrderMembers(stream, args.assignment.device_data(), geometry.num_kv_heads,
                                args.num_tokens, args.num_clusters, job.order, nullptr));
   PlacePagesKernel<<<1, kPlaceThreads, 0, stream.get()>>>(job);
@@ -343,6 +355,10 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
   if (geometry.format.token == kEightBitTokens) kernel = WriteSegmentKernel<true, true>;
   kernel<<<kWriteBlocks, kWriteThreads, 0, stream.get()>>>(job);
   RETURN_IF_ERROR(LaunchStatus("launching write_segment"));
+  if (args.zero_rest) {
+    ZeroRestKernel<<<kWriteBlocks, kWriteThreads, 0, stream.get()>>>(job);
+    RETURN_IF_ERROR(LaunchStatus("launching write_segment's zeros"));
+  }
   return WriteTokenCodes(stream, args, job.order);
 }
 
