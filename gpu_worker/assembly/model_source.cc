@@ -14,6 +14,8 @@
 #include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/shard_checkpoint.h"
+#include "gpu_worker/model/shard_config.h"
 #include "gpu_worker/model/stacked_experts.h"
 #include "gpu_worker/model/stored_model.h"
 #include "spdlog/spdlog.h"
@@ -114,18 +116,29 @@ size_t ModelSource::WeightBytes(const BackendNeeds& needs) const {
                                  : KeptRandomWeightBytes(config_, keep_, needs);
 }
 
+absl::StatusOr<size_t> ModelSource::WeightBytesOf(const TensorParallel& parallel,
+                                                  const BackendNeeds& needs) const {
+  ASSIGN_OR_RETURN(const ModelConfig config, ShardConfig(config_, parallel));
+  if (!config.shard.has_value()) return WeightBytes(needs);
+  if (!checkpoint_.has_value()) return KeptRandomWeightBytes(config, keep_, needs);
+  RETURN_IF_ERROR(CheckTensors(config_, *checkpoint_));
+  ASSIGN_OR_RETURN(const Checkpoint part, ShardCheckpoint(config_, config, *checkpoint_));
+  return KeptWeightBytes(config, part, keep_, needs);
+}
+
 absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& ops,
                                                       WeightSource weight_source,
                                                       const KvFormat& kv_format,
-                                                      const LoadProgress& progress) const {
+                                                      const LoadProgress& progress,
+                                                      const TensorParallel& parallel) const {
   if (checkpoint_.has_value()) {
     if (checkpoint_->is_coded()) weight_source = WeightSource::kReading;
-    return LoadCheckpoint(device, ops, weight_source, kv_format, progress);
+    return LoadCheckpoint(device, ops, weight_source, kv_format, progress, parallel);
   }
   spdlog::info("random weights: what is generated means nothing");
   Loaded loaded;
   loaded.fingerprint = RandomModelFingerprint(config_, keep_);
-  ASSIGN_OR_RETURN(loaded.weights, RandomModelWeights(device, ops, config_, keep_));
+  ASSIGN_OR_RETURN(loaded.weights, RandomModelWeights(device, ops, config_, keep_, parallel));
   return loaded;
 }
 
@@ -151,13 +164,22 @@ void NoteOtherParts(const ModelConfig& config, const Checkpoint& checkpoint) {
 
 absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
     Device& device, ModelOps& ops, WeightSource weight_source, const KvFormat& kv_format,
-    const LoadProgress& progress) const {
+    const LoadProgress& progress, const TensorParallel& parallel) const {
   Loaded loaded;
   CheckpointHasher hasher(*checkpoint_);
-  const bool hash_apart = weight_source == WeightSource::kMapping;
+  // What a rank reads is not all.
+  const bool is_read_apart = weight_source == WeightSource::kMapping || !parallel.is_all();
+  const bool hash_apart = is_read_apart && parallel.rank == 0;
   const absl::Time begin = absl::Now();
+  ASSIGN_OR_RETURN(const ModelConfig config, ShardConfig(config_, parallel));
   RETURN_IF_ERROR(CheckTensors(config_, *checkpoint_));
   NoteOtherParts(config_, *checkpoint_);
+  const Checkpoint* checkpoint = &*checkpoint_;
+  std::optional<Checkpoint> part;
+  if (config.shard.has_value()) {
+    ASSIGN_OR_RETURN(part, ShardCheckpoint(config_, config, *checkpoint_));
+    checkpoint = &*part;
+  }
   const ChannelBalance balance = ChannelBalance::Of(config_, *checkpoint_, ReadingThreads());
   if (!balance.is_identity()) {
     spdlog::info("{} of {} pairs of channels of queries and keys are balanced by powers of two",
@@ -181,19 +203,20 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
     log.Note(done, total);
     report(hash_apart ? total + done : done, total);
   };
-  ASSIGN_OR_RETURN(loaded.weights, LoadModelWeights(device, ops, config_, *checkpoint_,
-                                                    {.source = weight_source,
-                                                     .num_threads = ReadingThreads(),
-                                                     .hasher = hash_apart ? nullptr : &hasher,
-                                                     .progress = note},
-                                                    keep_, balance));
-  if (!hash_apart) {
+  ASSIGN_OR_RETURN(loaded.weights,
+                   LoadModelWeights(device, ops, config, *checkpoint,
+                                    {.source = weight_source,
+                                     .num_threads = ReadingThreads(),
+                                     .hasher = is_read_apart ? nullptr : &hasher,
+                                     .progress = note},
+                                    keep_, part.has_value() ? balance.Of(*config.shard) : balance));
+  if (!is_read_apart) {
     ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_, keep_, &balance));
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   spdlog::info("{} MiB of weights loaded and hashed in {:.1f} s: {:.2f} GB/s",
-               checkpoint_->total_bytes() >> 20, seconds,
-               static_cast<double>(checkpoint_->total_bytes()) / 1e9 / std::max(seconds, 1e-9));
+               checkpoint->total_bytes() >> 20, seconds,
+               static_cast<double>(checkpoint->total_bytes()) / 1e9 / std::max(seconds, 1e-9));
   return loaded;
 }
 

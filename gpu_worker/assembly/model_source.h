@@ -18,6 +18,7 @@
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/weight_jobs.h"
+#include "gpu_worker/ops/collective/tensor_parallel.h"
 #include "gpu_worker/ops/model/model_ops.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -40,6 +41,7 @@ class ModelSource {
   //          there, not right or not supported.
   static absl::StatusOr<ModelSource> Open(const ServedEngineOptions& options);
 
+  // Of the whole model; ShardConfig makes a rank's of it.
   const ModelConfig& config() const { return config_; }
   const GenerationConfig& generation() const { return generation_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -49,24 +51,36 @@ class ModelSource {
   KeptWeights keep() const { return keep_; }
   // Of the weights in a backend's memory, about.
   size_t WeightBytes(const BackendNeeds& needs) const;
+  // The same of what a rank has of them. Returns: as ShardConfig and ShardCheckpoint, so that what
+  // cannot be split is refused before anything is loaded.
+  absl::StatusOr<size_t> WeightBytesOf(const TensorParallel& parallel,
+                                       const BackendNeeds& needs) const;
 
   struct Loaded {
     ModelWeights weights;
-    Fingerprint fingerprint;
+    Fingerprint fingerprint = {};
   };
   // Reads or makes the weights, and names them, in one pass over the files where they are not
   // mapped, or are to be decoded. Progress goes to the log and to `progress`: from nothing to all,
   // on any thread, one call at a time.
   //
-  // Returns: INVALID_ARGUMENT if `kv_format` stores keys in eight bits and this model's have biases
-  //          that these do not bear; as LoadModelWeights and RandomModelWeights.
+  // A rank of several (`parallel`) reads its part. The model has the name that it has anyway, which
+  // the first rank finds by reading and hashing all of it beside: at 1.5 GB/s for each thread, so
+  // that a model of 140 GB takes a few seconds on 16 of them where the page cache or the disk keep
+  // up; others get a name of zeros. (Each rank could hash what it reads, in an order that all
+  // agree on: that would be another name.)
+  //
+  // Returns: as ShardConfig and ShardCheckpoint; INVALID_ARGUMENT if `kv_format` stores keys in
+  //          eight bits and this model's have biases that these do not bear; as LoadModelWeights
+  //          and RandomModelWeights.
   absl::StatusOr<Loaded> Load(Device& device, ModelOps& ops, WeightSource weight_source,
-                              const KvFormat& kv_format, const LoadProgress& progress = {}) const;
+                              const KvFormat& kv_format, const LoadProgress& progress = {},
+                              const TensorParallel& parallel = {}) const;
 
  private:
   absl::StatusOr<Loaded> LoadCheckpoint(Device& device, ModelOps& ops, WeightSource weight_source,
-                                        const KvFormat& kv_format,
-                                        const LoadProgress& progress) const;
+                                        const KvFormat& kv_format, const LoadProgress& progress,
+                                        const TensorParallel& parallel) const;
   absl::Status OpenDummy(const ServedEngineOptions& options);
   absl::Status OpenModel(const ServedEngineOptions& options);
 

@@ -252,6 +252,25 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
   return balance;
 }
 
+ChannelBalance ChannelBalance::Of(const ModelShard& shard) const {
+  ChannelBalance part = *this;
+  if (exponents_.empty()) return part;
+  part.kv_heads_ = shard.kv_heads.count;
+  part.group_size_ = shard.query_heads.count / part.kv_heads_;
+  // Those of the rank's heads, of each layer, `each` of a head.
+  const auto take = [&](const auto& all, int64_t each, auto& taken) {
+    if (all.empty()) return;
+    taken.clear();
+    for (int64_t layer = 0; layer < num_layers_; ++layer) {
+      const auto first = all.begin() + (layer * kv_heads_ + shard.kv_heads.first) * each;
+      taken.insert(taken.end(), first, first + part.kv_heads_ * each);
+    }
+  };
+  if (!by_norm_) take(exponents_, half_, part.exponents_);
+  take(key_offsets_, 2 * half_, part.key_offsets_);
+  return part;
+}
+
 std::vector<int8_t> ChannelBalance::RowExponents(const StoredTensor& tensor) const {
   std::vector<int8_t> rows;
   if (is_identity()) return rows;

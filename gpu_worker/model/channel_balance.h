@@ -47,6 +47,9 @@ class ChannelBalance {
   static ChannelBalance Of(const ModelConfig& config, const Checkpoint& checkpoint,
                            int num_threads);
 
+  // The same of the heads that a rank has.
+  ChannelBalance Of(const ModelShard& shard) const;
+
   bool is_identity() const { return num_changed() == 0; }
   // Pairs of channels that change, and of how many, over all layers and heads.
   int64_t num_changed() const {

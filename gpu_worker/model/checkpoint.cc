@@ -150,6 +150,16 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   return OpenIndexed(folder);
 }
 
+Checkpoint Checkpoint::View() const {
+  Checkpoint view;
+  view.folder_ = folder_;
+  view.tensors_ = tensors_;
+  view.total_bytes_ = total_bytes_;
+  view.is_coded_ = is_coded_;
+  view.described_by_ = described_by_;
+  return view;
+}
+
 void Checkpoint::Replace(const std::string& name, HostTensor tensor) {
   HostTensor& old = tensors_.at(name);
   total_bytes_ += tensor.num_bytes() - old.num_bytes();

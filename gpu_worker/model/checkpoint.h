@@ -35,6 +35,9 @@ class Checkpoint {
   static Checkpoint Of(const std::string& place, const std::string& described_by,
                        std::unique_ptr<TensorFile> file);
 
+  // The same tensors; this must outlive what points into its files.
+  Checkpoint View() const;
+
   const std::string& folder() const { return folder_; }
   // What says which tensors there must be: "config.json".
   const std::string& described_by() const { return described_by_; }

@@ -16,6 +16,7 @@
 #include "common/json/json_reader.h"
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/model/model_families.h"
+#include "gpu_worker/model/model_shard.h"
 #include "gpu_worker/model/rope_config.h"
 #include "gpu_worker/model/tensor_names.h"
 #include "gpu_worker/model/weight_quantization.h"
@@ -76,7 +77,12 @@ struct ModelConfig {
   std::optional<Float4Form> float4;
   bool has_kv_scheme = false;  // the checkpoint has scales for an 8-bit KV cache, without effect
   std::vector<int32_t> eos_token_ids;
+  // What a rank has of the model (shard_config.h): heads and features above are its own then; none:
+  // all of it.
+  std::optional<ModelShard> shard;
 
+  // Tokens whose logits the output projection gives.
+  int64_t num_outputs() const { return shard.has_value() ? shard->outputs.count : vocab_size; }
   int64_t query_size() const { return int64_t{num_query_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
   int32_t window_of(uint32_t layer) const {

@@ -52,7 +52,7 @@ RoleFacts FactsOf(const ModelConfig& config, TensorRole role, const LayerSpec& l
       return VectorIf(layer.post_norms, hidden);
     case TensorRole::kOutput:
       return {
-          .shape = {config.vocab_size, hidden}, .split = SplitAxis::kRows, .may_be_coded = true};
+          .shape = {config.num_outputs(), hidden}, .split = SplitAxis::kRows, .may_be_coded = true};
     case TensorRole::kQueryNorm:
     case TensorRole::kKeyNorm:
       return VectorIf(layer.qk_norm, config.head_dim);
@@ -69,7 +69,7 @@ RoleFacts FactsOf(const ModelConfig& config, TensorRole role, const LayerSpec& l
     case TensorRole::kAttentionOutput:
       return LayerMatrix(hidden, config.query_size(), SplitAxis::kColumns);
     case TensorRole::kAttentionOutputBias:
-      return VectorIf(layer.output_bias, hidden);
+      return VectorIf(layer.output_bias, hidden, SplitAxis::kFirst);
     case TensorRole::kSinks:
       return VectorIf(layer.sinks, config.num_query_heads, SplitAxis::kRows);
     case TensorRole::kRouterBias:
@@ -78,7 +78,7 @@ RoleFacts FactsOf(const ModelConfig& config, TensorRole role, const LayerSpec& l
     case TensorRole::kExpertUpBias:
       return VectorIf(layer.expert_biases, config.intermediate_size, SplitAxis::kRows);
     case TensorRole::kExpertDownBias:
-      return VectorIf(layer.expert_biases, hidden);
+      return VectorIf(layer.expert_biases, hidden, SplitAxis::kFirst);
     case TensorRole::kGate:
     case TensorRole::kUp:
     case TensorRole::kDown:

@@ -39,12 +39,13 @@ struct LayerSpec {
 // REQUIRES: layer < config.num_layers.
 LayerSpec LayerOf(const ModelConfig& config, uint32_t layer);
 
-// How ranks of tensor parallelism would share a tensor.
+// How ranks of tensor parallelism share a tensor (shard_config.h).
 enum class SplitAxis : uint8_t {
   kNone,    // each rank has all of it
   kRows,    // each rank has its rows
   kKvRows,  // each rank has the rows of its KV heads; ranks beyond their number share heads
   kColumns,
+  kFirst,  // the first rank has it, the others zeros: of what is added to a sum over ranks
 };
 
 // A tensor of the model: all of a stored tensor, or rows of one.

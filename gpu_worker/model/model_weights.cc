@@ -366,8 +366,12 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options)
   RETURN_IF_ERROR(RunWeightJobs(device_, jobs_, options));
   RETURN_IF_ERROR(LoadLayerVectors(weights));
   if (config_.tie_word_embeddings) {
-    ASSIGN_OR_RETURN(weights.lm_head,
-                     ops_.PrepareLinear({.weight = weights.embedding, .bias = {}}));
+    WeightView outputs = weights.embedding;
+    if (config_.shard.has_value()) {
+      outputs.data += outputs.form.Bytes(config_.shard->outputs.first, outputs.cols);
+      outputs.rows = config_.num_outputs();
+    }
+    ASSIGN_OR_RETURN(weights.lm_head, ops_.PrepareLinear({.weight = outputs, .bias = {}}));
   }
   return weights;
 }

@@ -9,6 +9,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/model_table.h"
+#include "gpu_worker/model/shard_config.h"
 
 namespace retroinfer {
 namespace {
@@ -33,8 +34,10 @@ std::vector<uint16_t> Draw() {
 
 class RandomWeights {
  public:
-  RandomWeights(Device& device, ModelOps& ops, const ModelConfig& config, KeptWeights keep)
-      : device_(device), ops_(ops), config_(config), table_(config), keep_(keep) {}
+  // `shard`: null for the whole model.
+  RandomWeights(Device& device, ModelOps& ops, const ModelConfig& config, KeptWeights keep,
+                const ModelShard* shard)
+      : device_(device), ops_(ops), config_(config), table_(config), keep_(keep), shard_(shard) {}
 
   absl::StatusOr<ModelWeights> Make();
 
@@ -42,6 +45,11 @@ class RandomWeights {
   // Fills a new buffer by repeating `bits`.
   absl::StatusOr<DeviceBuffer> Repeat(std::span<const uint16_t> bits, int64_t elements);
   WeightView Matrix(int64_t rows, int64_t cols);
+  // Replaces `matrix`, which is made of `parts`, by what the shard has of it, in `memory`.
+  absl::Status TakeShare(const std::vector<const TensorSpec*>& parts, WeightView& matrix,
+                         DeviceBuffer& memory);
+  // Of the stored tensors `names`; the output projection's is its own, whatever it is tied to.
+  std::vector<const TensorSpec*> PartsOf(const std::vector<std::string>& names) const;
   absl::StatusOr<std::unique_ptr<PreparedLinear>> Linear(const ProjectionSpec& projection);
   absl::StatusOr<LayerWeights> Layer(uint32_t layer, const DeviceBuffer& ones);
   // Of the matrices that the numbers are drawn for.
@@ -52,6 +60,8 @@ class RandomWeights {
   const ModelConfig& config_;
   const ModelTable table_;
   const KeptWeights keep_;  // of the layers
+  const ModelShard* const shard_;
+  std::vector<uint16_t> drawn_;
   std::unique_ptr<Stream> stream_;
   DeviceBuffer numbers_;  // as many as the largest matrix has, and a few more
   int64_t num_numbers_ = 0;
@@ -80,6 +90,41 @@ WeightView RandomWeights::Matrix(int64_t rows, int64_t cols) {
                            WeightType::kBf16, rows, cols);
 }
 
+std::vector<const TensorSpec*> RandomWeights::PartsOf(const std::vector<std::string>& names) const {
+  const TensorSpec& output = table_.Get(TensorRole::kOutput);
+  if (names.front() == output.stored) return {&output};
+  std::vector<const TensorSpec*> parts;
+  for (const std::string& name : names) {
+    for (const TensorSpec& part : table_.stored().at(name).parts) parts.push_back(&part);
+  }
+  return parts;
+}
+
+absl::Status RandomWeights::TakeShare(const std::vector<const TensorSpec*>& parts,
+                                      WeightView& matrix, DeviceBuffer& memory) {
+  const auto begin =
+      static_cast<size_t>((matrix.data - numbers_.bytes().device_data()) / sizeof(uint16_t));
+  std::vector<uint16_t> numbers;
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  for (const TensorSpec* const part : parts) {
+    const TensorShare share = ShareOf(*part, *shard_, config_.head_dim);
+    for (int64_t i = 0; i < share.rows.count; ++i) {
+      const int64_t row = first_row + share.rows.first + i;
+      for (int64_t col = share.cols.first; col < share.cols.first + share.cols.count; ++col) {
+        const size_t at = (begin + static_cast<size_t>(row * matrix.cols + col)) % drawn_.size();
+        numbers.push_back(share.is_zeros ? 0 : drawn_[at]);
+      }
+    }
+    first_row += part->shape[0];
+    rows += share.rows.count;
+  }
+  const auto elements = static_cast<int64_t>(numbers.size());
+  ASSIGN_OR_RETURN(memory, Repeat(numbers, elements));
+  matrix = WeightView::Dense(memory.bytes(), WeightType::kBf16, rows, elements / rows);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(
     const ProjectionSpec& projection) {
   LinearWeights weights{.weight = Matrix(projection.out_features, projection.in_features),
@@ -88,6 +133,19 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(
                         .keep = projection.may_be_rounded ? keep_ : KeptWeights::kAsStored,
                         .num_parts = projection.num_parts};
   if (!projection.biases.empty()) weights.bias = Matrix(1, projection.out_features);
+  DeviceBuffer of_weight;
+  DeviceBuffer of_bias;
+  if (shard_ != nullptr) {
+    RETURN_IF_ERROR(TakeShare(PartsOf(projection.weights), weights.weight, of_weight));
+    if (weights.bias.has_value()) {
+      // A vector, but a row here.
+      WeightView column = *weights.bias;
+      std::swap(column.rows, column.cols);
+      RETURN_IF_ERROR(TakeShare(PartsOf(projection.biases), column, of_bias));
+      std::swap(column.rows, column.cols);
+      weights.bias = column;
+    }
+  }
   return ops_.PrepareLinear(weights);
 }
 
@@ -122,14 +180,14 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
   ASSIGN_OR_RETURN(stream_, device_.CreateStream(StreamKind::kCompute));
   const int64_t hidden = config_.hidden_size;
   num_numbers_ = NumNumbers();
-  const std::vector<uint16_t> drawn = Draw();
-  ASSIGN_OR_RETURN(numbers_, Repeat(drawn, num_numbers_));
+  drawn_ = Draw();
+  ASSIGN_OR_RETURN(numbers_, Repeat(drawn_, num_numbers_));
   ModelWeights weights;
   const int64_t norm_size = std::max<int64_t>(hidden, config_.head_dim);
   const std::vector<uint16_t> ones(static_cast<size_t>(norm_size),
                                    Bf16Bits(1.0f - config_.norm_offset));
   ASSIGN_OR_RETURN(weights.norm_buffer, Repeat(ones, norm_size));
-  ASSIGN_OR_RETURN(weights.embedding_buffer, Repeat(drawn, config_.vocab_size * hidden));
+  ASSIGN_OR_RETURN(weights.embedding_buffer, Repeat(drawn_, config_.vocab_size * hidden));
   weights.embedding = WeightView::Dense(weights.embedding_buffer.bytes(), WeightType::kBf16,
                                         config_.vocab_size, hidden);
   weights.final_norm = MatrixView::Dense(weights.norm_buffer.bytes(), DType::kBf16, 1, hidden);
@@ -144,12 +202,16 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
 }  // namespace
 
 absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, ModelOps& ops,
-                                                const ModelConfig& config, KeptWeights keep) {
+                                                const ModelConfig& config, KeptWeights keep,
+                                                const TensorParallel& parallel) {
+  ASSIGN_OR_RETURN(const ModelConfig of_rank, ShardConfig(config, parallel));
   const bool coded = keep == KeptWeights::kAsStored && config.quantization.has_value();
   const KeptWeights numbers = RoundsNumbers(keep) ? keep : KeptWeights::kAsStored;
   const bool int4 = coded && config.quantization->form.form.id == WeightFormId::kInt4;
   const KeptWeights codes = int4 ? KeptWeights::kInt4 : KeptWeights::kFp8;
-  return RandomWeights(device, ops, config, coded ? codes : numbers).Make();
+  return RandomWeights(device, ops, config, coded ? codes : numbers,
+                       of_rank.shard.has_value() ? &*of_rank.shard : nullptr)
+      .Make();
 }
 
 }  // namespace retroinfer

@@ -10,6 +10,8 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/shard_checkpoint.h"
+#include "gpu_worker/model/shard_config.h"
 
 namespace retroinfer {
 namespace {
@@ -46,11 +48,13 @@ std::vector<float> InverseFrequencies(const ModelConfig& config) {
 
 MemoryNeed Transformer::MemoryOf(const ModelConfig& config, DType activation_dtype,
                                  const TransformerOptions& options) {
+  const absl::StatusOr<ModelConfig> of_rank = ShardConfig(config, options.parallel);
+  RI_CHECK(of_rank.ok());
   MemoryNeed need;
   need[MemoryPurpose::kWeights] = InverseFrequencies(config).size() * sizeof(float);
   need[MemoryPurpose::kActivations] =
-      Workspace::Bytes(config, activation_dtype, options.max_prefill_rows) +
-      Workspace::Bytes(config, activation_dtype, options.max_decode_rows) +
+      Workspace::Bytes(*of_rank, activation_dtype, options.max_prefill_rows) +
+      Workspace::Bytes(*of_rank, activation_dtype, options.max_decode_rows) +
       static_cast<size_t>(MaxPositions(config, options)) * sizeof(int32_t);
   return need;
 }
@@ -61,10 +65,16 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
   RETURN_IF_ERROR(CheckTensors(config, checkpoint));
+  ChannelBalance balance = ChannelBalance::Of(config, checkpoint, 1);
+  std::optional<Checkpoint> part;
+  if (model->config_.shard.has_value()) {
+    ASSIGN_OR_RETURN(part, ShardCheckpoint(config, model->config_, checkpoint));
+    balance = balance.Of(*model->config_.shard);
+  }
   ASSIGN_OR_RETURN(
       model->weights_,
-      LoadModelWeights(device, ops.model(), config, checkpoint, {.progress = options.progress},
-                       options.weights, ChannelBalance::Of(config, checkpoint, 1)));
+      LoadModelWeights(device, ops.model(), model->config_, part.has_value() ? *part : checkpoint,
+                       {.progress = options.progress}, options.weights, balance));
   return model;
 }
 
@@ -79,8 +89,8 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadRandom(
     Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_,
-                   RandomModelWeights(device, ops.model(), config, options.weights));
+  ASSIGN_OR_RETURN(model->weights_, RandomModelWeights(device, ops.model(), config, options.weights,
+                                                       options.parallel));
   return model;
 }
 
@@ -97,12 +107,20 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
   if (options.max_prefill_rows < 1 || options.max_decode_rows < 1) {
     return absl::InvalidArgumentError("prefill and decode need at least one row each");
   }
-  std::unique_ptr<Transformer> model(new Transformer(ops, config));
+  const TensorParallel joined = ops.collective().parallel();
+  if (options.parallel != joined) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model is to be loaded as rank ", options.parallel.rank, " of ",
+                     options.parallel.num_ranks, "; operations join rank ", joined.rank, " of ",
+                     joined.num_ranks));
+  }
+  ASSIGN_OR_RETURN(const ModelConfig of_rank, ShardConfig(config, options.parallel));
+  std::unique_ptr<Transformer> model(new Transformer(ops, of_rank));
   const DType dtype = ops.model().activation_dtype();
   ASSIGN_OR_RETURN(model->prefill_,
-                   Workspace::Create(device, config, dtype, options.max_prefill_rows));
+                   Workspace::Create(device, of_rank, dtype, options.max_prefill_rows));
   ASSIGN_OR_RETURN(model->decode_,
-                   Workspace::Create(device, config, dtype, options.max_decode_rows));
+                   Workspace::Create(device, of_rank, dtype, options.max_decode_rows));
   RETURN_IF_ERROR(model->UploadTables(device, max_positions));
   return model;
 }
@@ -143,14 +161,24 @@ absl::Status Transformer::AddProjected(Stream& stream, const PreparedLinear& lin
                                        const MatrixView& in, const MatrixView& norm,
                                        const MatrixView& hidden, const MatrixView& scratch,
                                        bool decode) {
-  if (!config_.post_norms) return Project(stream, linear, in, hidden, true, decode);
+  const bool is_split = config_.shard.has_value();
+  if (!config_.post_norms && !is_split) return Project(stream, linear, in, hidden, true, decode);
   RETURN_IF_ERROR(Project(stream, linear, in, scratch, false, decode));
+  if (!config_.post_norms) return AddOverRanks(stream, scratch, hidden);
+  if (is_split) {
+    RETURN_IF_ERROR(ops_.collective().AllReduce(stream, {.in = scratch, .out = scratch}));
+  }
   return ops_.model().RmsNorm(stream, {.in = scratch,
                                        .weight = norm,
                                        .epsilon = config_.rms_norm_epsilon,
                                        .weight_offset = config_.norm_offset,
                                        .out = hidden,
                                        .accumulate = true});
+}
+
+absl::Status Transformer::AddOverRanks(Stream& stream, const MatrixView& part,
+                                       const MatrixView& hidden) {
+  return ops_.collective().AllReduce(stream, {.in = part, .out = hidden, .accumulate = true});
 }
 
 absl::Status Transformer::FindLogits(Stream& stream, const MatrixView& hidden,
@@ -162,7 +190,14 @@ absl::Status Transformer::FindLogits(Stream& stream, const MatrixView& hidden,
                                     .scale = static_cast<float>(1 / config_.logits_divisor),
                                     .weight_offset = config_.norm_offset,
                                     .out = normed}));
-  return Project(stream, *weights_.lm_head, normed, logits, false, true);
+  if (!config_.shard.has_value()) {
+    return Project(stream, *weights_.lm_head, normed, logits, false, true);
+  }
+  const ModelShard& shard = *config_.shard;
+  const MatrixView mine = logits.Columns(shard.outputs.first, shard.outputs.count);
+  RETURN_IF_ERROR(Project(stream, *weights_.lm_head, normed, mine, false, true));
+  return ops_.collective().AllGather(stream,
+                                     {.in = mine, .out = logits, .unit = shard.output_unit});
 }
 
 absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
@@ -275,12 +310,15 @@ absl::Status Transformer::ExpertFeedForward(Stream& stream, const LayerWeights& 
                                                            .out = experts.gated,
                                                            .decode = decode,
                                                            .activation = config_.activation}));
-  return ops_.model().GroupedLinear(stream, {.linear = weights.down.get(),
-                                             .in = experts.gated,
-                                             .routes = experts.routes,
-                                             .products = experts.products,
-                                             .out = hidden,
-                                             .decode = decode});
+  const bool is_split = config_.shard.has_value();
+  RETURN_IF_ERROR(ops_.model().GroupedLinear(stream, {.linear = weights.down.get(),
+                                                      .in = experts.gated,
+                                                      .routes = experts.routes,
+                                                      .products = experts.products,
+                                                      .out = is_split ? rows.normed : hidden,
+                                                      .decode = decode,
+                                                      .accumulate = !is_split}));
+  return is_split ? AddOverRanks(stream, rows.normed, hidden) : absl::OkStatus();
 }
 
 absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_ids,

@@ -9,6 +9,13 @@
 //   Logits(last row of hidden)                  norm, output projection -> logits
 //
 // Sampling is the caller's, too.
+//
+// A model may be split over ranks (shard_config.h): each has a Transformer of its own, whose ops'
+// collective() joins it with the others. What layers add to the hidden state is summed over ranks,
+// so that it is the same on all of them, to the bit; logits are gathered, on all of them, too. So
+// all ranks make the same calls in the same order, with the same tokens, positions and numbers of
+// rows; what differs are the heads in keys, values and attention, which are the rank's own.
+//
 // Everything is enqueued on the caller's stream; nothing is allocated after Load.
 #pragma once
 
@@ -70,6 +77,8 @@ struct TransformerOptions {
   int64_t max_decode_rows = 16;    // sequences of a batch
   int64_t max_positions = 0;       // tokens of a sequence; 0: the model's context length
   KeptWeights weights = KeptWeights::kAsStored;  // of Load and LoadRandom
+  // Which part of the model is this rank's; as ops.collective().parallel().
+  TensorParallel parallel;
   LoadProgress progress;
 };
 
@@ -78,19 +87,23 @@ struct TransformerOptions {
 class Transformer {
  public:
   // What Load takes beside the weights of the model.
+  //
+  // REQUIRES: ShardConfig(config, options.parallel) is OK.
   static MemoryNeed MemoryOf(const ModelConfig& config, DType activation_dtype,
                              const TransformerOptions& options);
 
-  // `device` and `ops` must outlive the result, `checkpoint` not. May take minutes.
+  // `device` and `ops` must outlive the result, `checkpoint` not. May take minutes. `config` and
+  // `checkpoint` are those of the whole model, whatever this rank has of it.
   //
-  // Returns: as LoadModelWeights; INVALID_ARGUMENT if max_positions is longer than the model's
-  //          context.
+  // Returns: as LoadModelWeights, ShardConfig and ShardCheckpoint; INVALID_ARGUMENT if
+  //          max_positions is longer than the model's context, or options.parallel is not what
+  //          `ops` join.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device& device, Ops& ops,
                                                            const ModelConfig& config,
                                                            const Checkpoint& checkpoint,
                                                            const TransformerOptions& options);
 
-  // The same with weights that are in device memory already.
+  // The same with weights that are in device memory already: this rank's.
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(Device& device, Ops& ops,
                                                              const ModelConfig& config,
                                                              ModelWeights weights,
@@ -101,6 +114,7 @@ class Transformer {
                                                                  const ModelConfig& config,
                                                                  const TransformerOptions& options);
 
+  // Of this rank: its heads and features (ModelConfig::shard).
   const ModelConfig& config() const { return config_; }
   DType activation_dtype() const { return ops_.model().activation_dtype(); }
   // How the heads of a layer attend.
@@ -149,10 +163,13 @@ class Transformer {
   // The table of layers that are, or are not, turned by ModelConfig::window_rope.
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                          const Workspace::Views& rows, bool of_windows);
-  // hidden += `in` times `linear`, or the norm of that, if the layer has one. `scratch`: as hidden.
+  // hidden += `in` times `linear`, summed over ranks, or the norm of that, if the layer has one.
+  // `scratch`: as hidden.
   absl::Status AddProjected(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
                             const MatrixView& norm, const MatrixView& hidden,
                             const MatrixView& scratch, bool decode);
+  // hidden += `part` of all ranks.
+  absl::Status AddOverRanks(Stream& stream, const MatrixView& part, const MatrixView& hidden);
   // Norm, projection, norms of heads, RoPE, as the layer has them: hidden -> rows.qkv.
   absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                           const Workspace::Views& rows, bool decode);

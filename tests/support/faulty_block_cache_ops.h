@@ -86,6 +86,7 @@ class OpsWithFaultyBlockCache final : public Ops {
   AttentionOps& attention() override { return ops_->attention(); }
   IndexOps& index() override { return ops_->index(); }
   FaultyBlockCacheOps& block_cache() override { return block_cache_; }
+  CollectiveOps& collective() override { return ops_->collective(); }
   absl::Status CheckKvFormat(const KvFormat& format) const override {
     return ops_->CheckKvFormat(format);
   }

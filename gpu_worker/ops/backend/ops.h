@@ -12,6 +12,7 @@
 #include "common/kv/kv_format.h"
 #include "gpu_worker/ops/attention/attention_ops.h"
 #include "gpu_worker/ops/block_cache/block_cache_ops.h"
+#include "gpu_worker/ops/collective/collective_ops.h"
 #include "gpu_worker/ops/index/index_ops.h"
 #include "gpu_worker/ops/model/model_ops.h"
 
@@ -27,6 +28,7 @@ class Ops {
   virtual AttentionOps& attention() = 0;
   virtual IndexOps& index() = 0;
   virtual BlockCacheOps& block_cache() = 0;
+  virtual CollectiveOps& collective() = 0;
 
   // Returns INVALID_ARGUMENT, with what is missing, unless every operation has code for `format`.
   virtual absl::Status CheckKvFormat(const KvFormat& format) const = 0;

@@ -4,7 +4,8 @@
 //   gated[p] = f(in[r] * gate_e^T, in[r] * up_e^T)    for each pair p of a row r and expert e
 //   out[r]  += the sum over the pairs p of r, in their order, of weight[p] * (gated[p] * down_e^T)
 //
-// with f a gated activation (silu_mul.h); each product may have a bias.
+// with f a gated activation (silu_mul.h); each product may have a bias. The second may overwrite
+// `out` instead of adding to it.
 //
 // Batch-invariant as linear is: a row of `out` depends neither on the other rows nor on how many
 // there are or which experts they take. Few rows cost reading the matrices of the experts that are
@@ -36,9 +37,10 @@ struct GroupedLinearArgs {
   const PreparedLinear* linear = nullptr;  // of E parts of `out`'s features
   MatrixView in;                           // [n * per_row, in_features], activation dtype, by pair
   ExpertRoutes routes;
-  MatrixView products;  // [n * per_row, features], activation dtype: scratch
-  MatrixView out;       // [n, features], activation dtype; is added to
-  bool decode = false;  // as LinearArgs
+  MatrixView products;     // [n * per_row, features], activation dtype: scratch
+  MatrixView out;          // [n, features], activation dtype
+  bool decode = false;     // as LinearArgs
+  bool accumulate = true;  // adds to `out` instead of overwriting it
 };
 
 }  // namespace retroinfer

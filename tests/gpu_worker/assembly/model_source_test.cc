@@ -70,6 +70,34 @@ TEST(ModelSourceTest, AGgufFileGivesEverything) {
   EXPECT_EQ(dummy->name(), "qwen2");
 }
 
+TEST(ModelSourceTest, RanksLoadPartsUnderTheNameOfTheWhole) {
+  CpuDevice device({.num_threads = 1});
+  CpuOps ops(device, ComputePrecision::kBf16);
+  ServedEngineOptions options;
+  options.model_folder = kNeedle;
+  const auto source = ModelSource::Open(options);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto whole = source->Load(device, ops.model(), WeightSource::kReading, kBf16Kv);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  for (const WeightSource weight_source : {WeightSource::kMapping, WeightSource::kReading}) {
+    for (const int rank : {0, 1}) {
+      const auto part = source->Load(device, ops.model(), weight_source, kBf16Kv, {}, {rank, 2});
+      ASSERT_TRUE(part.ok()) << part.status();
+      EXPECT_EQ(part->fingerprint, rank == 0 ? whole->fingerprint : Fingerprint());
+      EXPECT_EQ(part->weights.layers[0].down->in_features(),
+                source->config().intermediate_size / 2);
+    }
+  }
+  const auto bytes = source->WeightBytesOf({1, 2}, kCpuNeeds);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LT(*bytes, source->WeightBytes(kCpuNeeds));
+  EXPECT_EQ(*source->WeightBytesOf({}, kCpuNeeds), source->WeightBytes(kCpuNeeds));
+  const auto refused =
+      source->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv, {}, {0, 3});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << refused.status();
+  EXPECT_EQ(source->WeightBytesOf({0, 3}, kCpuNeeds).status(), refused.status());
+}
+
 TEST(ModelSourceTest, ANamedShapeNeedsNoFiles) {
   const auto source = ModelSource::Open(Dummy("llama-3.1-8b"));
   ASSERT_TRUE(source.ok()) << source.status();

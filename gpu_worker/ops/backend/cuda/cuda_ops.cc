@@ -10,20 +10,27 @@
 namespace retroinfer {
 
 CudaOps::CudaOps(std::unique_ptr<cuda::LinearContext> linear,
-                 std::unique_ptr<cuda::PrefillAttentionContext> prefill)
+                 std::unique_ptr<cuda::PrefillAttentionContext> prefill,
+                 std::unique_ptr<cuda::PeerExchange> exchange)
     : linear_(std::move(linear)),
       prefill_(std::move(prefill)),
+      exchange_(std::move(exchange)),
       model_(*linear_),
-      attention_(*prefill_) {}
+      attention_(*prefill_),
+      collective_(exchange_.get()) {}
 
 CudaOps::~CudaOps() = default;
 
-absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaDevice& device) {
+absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaDevice& device, RankMemory* ranks) {
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::LinearContext> linear,
                    cuda::LinearContext::Create(device));
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::PrefillAttentionContext> prefill,
                    cuda::PrefillAttentionContext::Create(device));
-  return absl::WrapUnique(new CudaOps(std::move(linear), std::move(prefill)));
+  std::unique_ptr<cuda::PeerExchange> exchange;
+  if (ranks != nullptr) {
+    ASSIGN_OR_RETURN(exchange, cuda::PeerExchange::Create(device, *ranks));
+  }
+  return absl::WrapUnique(new CudaOps(std::move(linear), std::move(prefill), std::move(exchange)));
 }
 
 }  // namespace retroinfer

@@ -8,6 +8,7 @@
 #include "gpu_worker/ops/attention/cuda/cuda_attention_ops.h"
 #include "gpu_worker/ops/backend/ops.h"
 #include "gpu_worker/ops/block_cache/cuda/cuda_block_cache_ops.h"
+#include "gpu_worker/ops/collective/cuda/cuda_collective_ops.h"
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/index/cuda/cuda_index_ops.h"
 #include "gpu_worker/ops/model/cuda/cuda_model_ops.h"
@@ -18,28 +19,35 @@ namespace retroinfer {
 // Owns:    handles and workspaces of NVIDIA's libraries.
 class CudaOps final : public Ops {
  public:
-  // `device` gives the memory for prepared weights and workspaces; it must outlive them.
-  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(CudaDevice& device);
+  // `device` gives the memory for prepared weights and workspaces; it must outlive them. `ranks`:
+  // what the ranks of a model share, which must outlive the result and is asked for peer access
+  // (PeerExchange::Create); null if there is one.
+  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(CudaDevice& device,
+                                                         RankMemory* ranks = nullptr);
   ~CudaOps() override;
 
   ModelOps& model() override { return model_; }
   AttentionOps& attention() override { return attention_; }
   IndexOps& index() override { return index_; }
   BlockCacheOps& block_cache() override { return block_cache_; }
+  CollectiveOps& collective() override { return collective_; }
   absl::Status CheckKvFormat(const KvFormat& format) const override {
     return retroinfer::CheckKvFormat(cuda::kKvElementTypes, format);
   }
 
  private:
   CudaOps(std::unique_ptr<cuda::LinearContext> linear,
-          std::unique_ptr<cuda::PrefillAttentionContext> prefill);
+          std::unique_ptr<cuda::PrefillAttentionContext> prefill,
+          std::unique_ptr<cuda::PeerExchange> exchange);
 
   const std::unique_ptr<cuda::LinearContext> linear_;
   const std::unique_ptr<cuda::PrefillAttentionContext> prefill_;
+  const std::unique_ptr<cuda::PeerExchange> exchange_;  // null: there is one rank
   CudaModelOps model_;
   CudaAttentionOps attention_;
   CudaIndexOps index_;
   CudaBlockCacheOps block_cache_;
+  CudaCollectiveOps collective_;
 };
 
 }  // namespace retroinfer

@@ -106,7 +106,7 @@ void AddProducts(ThreadPool& pool, const GroupedLinearArgs& args) {
         for (int64_t pair = row * each; pair < (row + 1) * each; ++pair) {
           sum += args.routes.weights.device_data()[pair] * RowOf(args.products, pair)[col];
         }
-        out[col] += sum;
+        out[col] = args.accumulate ? out[col] + sum : sum;
       }
     }
   });

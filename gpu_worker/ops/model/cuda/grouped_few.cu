@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     auto* const out = static_cast<__nv_bfloat16*>(launch.out) +
                       (first_of_rows + row) * launch.out_stride + feature;
-    *out = __float2bfloat16_rn(__bfloat162float(*out) + sum);
+    *out = __float2bfloat16_rn(launch.accumulate ? __bfloat162float(*out) + sum : sum);
   }
 }
 

@@ -27,12 +27,13 @@ struct GroupedLaunch {
   const float* weights = nullptr;  // [pairs]
   void* out = nullptr;             // bf16
   int64_t out_stride = 0;
+  bool accumulate = true;  // of `out` of rows
 };
 
 // Allows the kernels the shared memory that they need. Once, before the first launch.
 cudaError_t PrepareGrouped();
 
-// Few rows: `out` of pairs; and of rows, which is added to.
+// Few rows: `out` of pairs; and of rows.
 cudaError_t LaunchGroupedGatedFew(const GroupedLaunch& launch, cudaStream_t stream);
 cudaError_t LaunchGroupedFew(const GroupedLaunch& launch, cudaStream_t stream);
 
@@ -44,8 +45,8 @@ cudaError_t LaunchGroupedMany(const GroupedLaunch& launch, cudaStream_t stream);
 cudaError_t PrepareGroupedFew();
 cudaError_t PrepareGroupedMany();
 
-// out[row] += the sum of products[pair] * weights[pair] over the row's pairs; bf16, features a
-// multiple of 8, rows aligned to 16 bytes.
+// out[row] += the sum of products[pair] * weights[pair] over the row's pairs, or = with
+// !accumulate; bf16, features a multiple of 8, rows aligned to 16 bytes.
 cudaError_t LaunchAddProducts(const void* products, int64_t products_stride,
                               const GroupedLaunch& launch, cudaStream_t stream);
 

@@ -74,6 +74,7 @@ absl::Status GroupedLinear(CudaStream& stream, const GroupedLinearArgs& args) {
   if (args.out.rows == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(GroupedLaunch launch,
                    LaunchOf(kOp, *args.linear, args.routes, args.out.rows, args.decode));
+  launch.accumulate = args.accumulate;
   if (args.decode) {
     SetMatrices(args.in, args.out, launch);
     return CudaStatus(LaunchGroupedFew(launch, stream.get()), "launching grouped_linear");

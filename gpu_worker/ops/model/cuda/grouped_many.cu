@@ -247,6 +247,7 @@ struct AddProductsLaunch {
   int64_t features;
   __nv_bfloat16* out;
   int64_t out_stride;
+  bool accumulate;
 };
 
 constexpr int kAddThreads = 256;
@@ -267,11 +268,13 @@ __global__ void __launch_bounds__(kAddThreads) AddProductsKernel(const AddProduc
 #pragma unroll
     for (int i = 0; i < 8; ++i) sums[i] = fmaf(weight, values[i], sums[i]);
   }
-  float values[8];
-  Load8(out, at, values);
+  if (launch.accumulate) {
+    float values[8];
+    Load8(out, at, values);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) values[i] += sums[i];
-  Store8(out, at, values);
+    for (int i = 0; i < 8; ++i) sums[i] = values[i] + sums[i];
+  }
+  Store8(out, at, sums);
 }
 
 template <typename Form>
@@ -325,7 +328,8 @@ cudaError_t LaunchAddProducts(const void* products, int64_t products_stride,
                                  launch.plan.per_row,
                                  launch.features,
                                  static_cast<__nv_bfloat16*>(launch.out),
-                                 launch.out_stride};
+                                 launch.out_stride,
+                                 launch.accumulate};
   const dim3 grid(static_cast<unsigned>(launch.rows),
                   static_cast<unsigned>(DivideUp(launch.features, kAddThreads * 8)));
   return LaunchDependent({.grid = grid, .block = dim3(kAddThreads), .stream = stream},

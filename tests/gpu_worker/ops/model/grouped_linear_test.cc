@@ -128,7 +128,7 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
   struct Results {
     std::vector<float> gated, out;
   };
-  // The network of experts of some rows, whose residual is `x`.
+  // The network of experts of some rows, whose residual is `x`, if there is no residual_.
   Results Run(const PreparedLinear& gate_up, const PreparedLinear& down, std::span<const float> x,
               std::span<const float> scores, const Size& size, bool decode) {
     const Routes routes = Route(scores, size, decode);
@@ -136,7 +136,7 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
     const auto in = data_.Activations(x, size.rows, size.in);
     const auto gated = data_.Poisoned(pairs, size.features);
     const auto products = data_.Poisoned(pairs, size.in);
-    const auto out = data_.Activations(x, size.rows, size.in);
+    const auto out = data_.Activations(residual_.empty() ? x : residual_, size.rows, size.in);
     ModelOps& ops = backend_->ops->model();
     absl::Status status = ops.GroupedGatedLinear(*backend_->stream, {.linear = &gate_up,
                                                                      .in = in.view,
@@ -150,7 +150,8 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
                                                    .routes = routes.routes,
                                                    .products = products.view,
                                                    .out = out.view,
-                                                   .decode = decode});
+                                                   .decode = decode,
+                                                   .accumulate = accumulate_});
     EXPECT_TRUE(status.ok()) << status;
     experts_ = data_.Download<int32_t>(routes.experts);
     weights_ = data_.Download<float>(routes.weights);
@@ -219,6 +220,8 @@ class GroupedLinearTest : public testing::TestWithParam<BackendParam> {
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
   bool biased_ = false;
+  std::vector<float> residual_;
+  bool accumulate_ = true;
   GatedActivation activation_ = GatedActivation::kSilu;
   std::map<const PreparedLinear*, std::vector<float>> biases_;
   std::vector<int32_t> experts_;  // of the last run
@@ -252,6 +255,24 @@ TEST_P(GroupedLinearTest, FollowsDoublesWithBiasesAndClampedSwiglu) {
     }
   }
   CheckAgainstDoubles(Kept::kBf16, {3, 32, 2320, 3, 2}, true);  // k in several slices
+}
+
+// What adding leaves of zeros, whatever lay there.
+TEST_P(GroupedLinearTest, MayOverwrite) {
+  for (const bool decode : {false, true}) {
+    constexpr Size kSize = {70, 144, 64, 8, 4};
+    const auto gate_up = Prepare(Kept::kBf16, 2 * kSize.experts, kSize.features, kSize.in, 1);
+    const auto down = Prepare(Kept::kBf16, kSize.experts, kSize.in, kSize.features, 2);
+    const auto x = RandomNormal(kSize.rows * kSize.in, 3);
+    const auto scores = RandomNormal(kSize.rows * kSize.experts, 4);
+    residual_ = std::vector<float>(x.size());
+    const Results added = Run(*gate_up, *down, x, scores, kSize, decode);
+    residual_ = std::vector<float>(x.size(), test_support::kNan);
+    accumulate_ = false;
+    const Results written = Run(*gate_up, *down, x, scores, kSize, decode);
+    accumulate_ = true;
+    EXPECT_TRUE(written.out == added.out);
+  }
 }
 
 // Of rows that all take the same experts, and of k in several slices.

@@ -1,0 +1,85 @@
+// Memory of several GPUs that the kernels of all ranks write and read: what collectives of the CUDA
+// backend are made of. Each rank has a piece of it on its own GPU, which the others have mapped
+// (peer access over NVLink or PCIe).
+//
+//   flags    [kBlocks][kMostRanks] u32    the turn that a rank's block has come to, written by it
+//   turns    [kBlocks] u32                of this rank's blocks; read and written by them alone
+//   first    [2][kBlocks][kFirstBytes]    what blocks show the others, in turns
+//   second   [2][kBlocks][kSecondBytes]   the same of two shots: parts, then their sums
+//
+// A block meets the blocks of the same number on all ranks, and no others. So each has room of its
+// own: where it lies hangs on nothing but the block. Turns are counted on the device, so that a
+// recorded step may be run again.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/ops/collective/rank_memory.h"
+
+namespace retroinfer::cuda {
+
+inline constexpr int kMostRanks = 8;  // GPUs of one machine
+inline constexpr int kExchangeBlocks = 64;
+inline constexpr int64_t kFirstBytes = 8 << 10;
+inline constexpr int64_t kSecondBytes = 64 << 10;
+
+// What kernels are given.
+struct PeerView {
+  int rank = 0;
+  int num_ranks = 1;
+  std::array<std::byte*, kMostRanks> pieces = {};  // of each rank, at this rank's addresses
+  const uint32_t* ended = nullptr;                 // RankMemoryHeader::ended
+};
+
+// Offsets within a piece.
+struct PieceLayout {
+  static constexpr size_t kFlags = 0;
+  static constexpr size_t kTurns = kFlags + size_t{kExchangeBlocks} * kMostRanks * sizeof(uint32_t);
+  static constexpr size_t kFirst = 4096;
+  static constexpr size_t kSecond = kFirst + size_t{2} * kExchangeBlocks * kFirstBytes;
+  static constexpr size_t kBytes = kSecond + size_t{2} * kExchangeBlocks * kSecondBytes;
+};
+static_assert(PieceLayout::kTurns + kExchangeBlocks * sizeof(uint32_t) <= PieceLayout::kFirst);
+
+// Threads: immutable.
+// Owns:    this rank's piece, and the mappings of the others'.
+class PeerExchange {
+ public:
+  // Allocates this rank's piece and maps the others', which they give through `ranks`: so all ranks
+  // call it together, before any other use of `ranks`. The calling thread's current device is the
+  // rank's. `device` and `ranks` must outlive the result.
+  //
+  // Returns: FAILED_PRECONDITION if a rank's GPU cannot read another's; INVALID_ARGUMENT for more
+  //          than kMostRanks; ABORTED if a rank ends meanwhile; all ranks fail where one does.
+  static absl::StatusOr<std::unique_ptr<PeerExchange>> Create(Device& device, RankMemory& ranks);
+  PeerExchange(const PeerExchange&) = delete;
+  PeerExchange& operator=(const PeerExchange&) = delete;
+  // REQUIRES: no rank's kernels use this rank's piece any more.
+  ~PeerExchange();
+
+  const PeerView& view() const { return view_; }
+  RankMemory& ranks() const { return ranks_; }
+
+ private:
+  PeerExchange(Device& device, RankMemory& ranks) : device_(device), ranks_(ranks) {}
+  absl::Status Open();
+  absl::Status MapPeer(int rank, const struct PieceCard& card);
+
+  Device& device_;
+  RankMemory& ranks_;
+  PeerView view_;
+  void* piece_ = nullptr;
+  std::vector<void*> mapped_;  // pieces of other processes
+  std::span<std::byte> flag_page_;
+};
+
+}  // namespace retroinfer::cuda
