@@ -101,7 +101,8 @@ absl::StatusOr<KvFormat> ParseKvFormat(const ServedEngineOptions& options, DType
       "--kv-dtype, --index-dtype: ", std::string(format.status().message()), ", and auto"));
 }
 
-absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options) {
+absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options,
+                                                RankMemory* ranks) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
                    ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
@@ -110,7 +111,8 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& optio
       std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = ThreadsOfRank(options)});
   backend.ops = std::make_unique<CpuOps>(*device, backend.compute_dtype == DType::kBf16
                                                       ? ComputePrecision::kBf16
-                                                      : ComputePrecision::kF32);
+                                                      : ComputePrecision::kF32,
+                                           ranks);
   backend.needs = kCpuNeeds;
   backend.ahead = kCpuAhead;
   backend.stretches = kCpuStretches;
@@ -121,23 +123,24 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& optio
   return backend;
 }
 
-absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options) {
+absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options,
+                                             RankMemory* ranks) {
   const std::string& name = options.device;
-  if (name == "cpu") return CreateCpuBackend(options);
+  if (name == "cpu") return CreateCpuBackend(options, ranks);
   if (name == "auto") {
     if (options.compute_dtype == "f32") {
       spdlog::info("computing on the CPU: a GPU computes in bf16, --compute-dtype is f32");
-      return CreateCpuBackend(options);
+      return CreateCpuBackend(options, ranks);
     }
-    absl::StatusOr<ComputeBackend> cuda = CreateCudaBackend(options, options.rank);
+    absl::StatusOr<ComputeBackend> cuda = CreateCudaBackend(options, options.rank, ranks);
     if (cuda.ok() || !absl::IsFailedPrecondition(cuda.status())) return cuda;
     RETURN_IF_ERROR(LeaveGpu(cuda.status()));
-    return CreateCpuBackend(options);
+    return CreateCpuBackend(options, ranks);
   }
-  if (name == "cuda") return CreateCudaBackend(options, options.rank);
+  if (name == "cuda") return CreateCudaBackend(options, options.rank, ranks);
   if (!absl::StartsWith(name, "cuda:")) return WrongDevice(name);
   ASSIGN_OR_RETURN(const int ordinal, GpuOfRank(std::string_view(name).substr(5), options));
-  return CreateCudaBackend(options, ordinal);
+  return CreateCudaBackend(options, ordinal, ranks);
 }
 
 }  // namespace retroinfer

@@ -7,6 +7,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/model_source.h"
+#include "gpu_worker/model/shard_config.h"
 #include "gpu_worker/wave_index/retrieval_quality.h"
 
 namespace retroinfer {
@@ -50,6 +51,22 @@ absl::StatusOr<MemoryPlan> PlanForSynthetic(const ServedEngineOptions& options,
                                                  : "; use a larger --dense-kv-bytes or --memory"));
   }
   return plan;
+}
+
+// A rank's part of the model as a model of its own, with as many features as any rank has: some
+// have a few more than others. `heads` gets which KV heads of all the rank has.
+absl::StatusOr<ModelConfig> LargestPart(const ModelConfig& whole, const TensorParallel& parallel,
+                                        KvHeadRange* heads) {
+  ASSIGN_OR_RETURN(ModelConfig part, ShardConfig(whole, parallel));
+  if (!part.shard.has_value()) return part;
+  *heads = part.shard->kv_heads;
+  part.shard.reset();
+  for (int rank = 0; rank < parallel.num_ranks; ++rank) {
+    ASSIGN_OR_RETURN(const ModelConfig other,
+                     ShardConfig(whole, {.rank = rank, .num_ranks = parallel.num_ranks}));
+    part.intermediate_size = std::max(part.intermediate_size, other.intermediate_size);
+  }
+  return part;
 }
 
 }  // namespace
@@ -105,10 +122,36 @@ std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& conf
   return std::string(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
 }
 
-absl::StatusOr<MemoryPlan> PlanEngine(const ServedEngineOptions& options, const ModelConfig& config,
+TensorParallel ParallelOf(const ServedEngineOptions& options) {
+  return {.rank = options.rank, .num_ranks = options.num_ranks};
+}
+
+std::string AgreedSettings(const ModelConfig& config, size_t weight_bytes,
+                           const ComputeBackend& backend, const WaveIndexSettings& settings,
+                           const ServedEngineOptions& options) {
+  const std::string segments = SegmentFingerprint({}, config, backend, settings, options);
+  FingerprintBuilder builder;
+  builder.AddBytes("segments", std::as_bytes(std::span(segments)));
+  builder.AddInt("weight_bytes", static_cast<int64_t>(weight_bytes));
+  builder.AddInt("family", static_cast<int64_t>(config.family));
+  builder.AddInt("layers", static_cast<int64_t>(config.num_layers));
+  builder.AddInt("hidden", static_cast<int64_t>(config.hidden_size));
+  builder.AddInt("features", static_cast<int64_t>(config.intermediate_size));
+  builder.AddInt("query_heads", static_cast<int64_t>(config.num_query_heads));
+  builder.AddInt("kv_heads", static_cast<int64_t>(config.num_kv_heads));
+  builder.AddInt("head_dim", static_cast<int64_t>(config.head_dim));
+  builder.AddInt("vocabulary", static_cast<int64_t>(config.vocab_size));
+  builder.AddInt("context", config.context_length);
+  const Fingerprint agreed = builder.Finish();
+  return std::string(reinterpret_cast<const char*>(agreed.data()), agreed.size());
+}
+
+absl::StatusOr<MemoryPlan> PlanEngine(const ServedEngineOptions& options, const ModelConfig& whole,
                                       const ComputeBackend& backend,
                                       const WaveIndexSettings& settings,
                                       const PlannedMemory& memory) {
+  KvHeadRange heads;
+  ASSIGN_OR_RETURN(const ModelConfig config, LargestPart(whole, ParallelOf(options), &heads));
   const MemoryPlanInput input{.model = config,
                               .kv_format = backend.kv_format,
                               .backend = backend.needs,
@@ -122,7 +165,8 @@ absl::StatusOr<MemoryPlan> PlanEngine(const ServedEngineOptions& options, const 
                               .dense_kv_bytes = options.dense_kv_bytes,
                               .block_cache_bytes = options.block_cache_bytes,
                               .preemption = options.preemption == "on",
-                              .suspended_kv_bytes = options.suspended_kv_bytes};
+                              .suspended_kv_bytes = options.suspended_kv_bytes,
+                              .heads = heads};
   RETURN_IF_ERROR(input.geometry().Validate());
   if (options.synthetic_context != 0 && input.geometry().has_window_layers()) {
     return absl::UnimplementedError(

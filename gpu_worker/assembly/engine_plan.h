@@ -13,6 +13,7 @@
 #include "gpu_worker/kv/attention_settings.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/model_config.h"
+#include "gpu_worker/ops/collective/tensor_parallel.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {
@@ -22,8 +23,17 @@ WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvForm
 // What requests that do not say attend by.
 AttentionSettings DefaultAttention(const ServedEngineOptions& options, const KvFormat& format);
 
+// Which part of the model this process has.
+TensorParallel ParallelOf(const ServedEngineOptions& options);
+
 // Memory of the device for this process.
 size_t AvailableBytes(const ComputeBackend& backend, const ServedEngineOptions& options);
+
+// What ranks must have in common beside the bytes of the model's files, which rank 0 hashes: all
+// that makes a segment, and the shape of the model. Weights take `weight_bytes` as a whole.
+std::string AgreedSettings(const ModelConfig& config, size_t weight_bytes,
+                           const ComputeBackend& backend, const WaveIndexSettings& settings,
+                           const ServedEngineOptions& options);
 
 // Covers what the index does to a segment's bytes as well, and the backend: backends round apart.
 std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& config,
@@ -37,10 +47,11 @@ struct PlannedMemory {
   uint32_t arena_pages = 0;
 };
 
-// The plan of an engine; with options.max_model_len 0 for the model's length, or the largest half,
+// The plan of an engine, the same for all ranks of a model, whose largest part it has room for;
+// `config` is the whole model's. With options.max_model_len 0 for the model's length, or the largest half,
 // quarter, ... of it that fits.
 //
-// Returns: UNIMPLEMENTED or INVALID_ARGUMENT for what the backend has no code for; as PlanMemory().
+// Returns: as ShardConfig(); UNIMPLEMENTED or INVALID_ARGUMENT for what the backend has no code for; as PlanMemory().
 absl::StatusOr<MemoryPlan> PlanEngine(const ServedEngineOptions& options, const ModelConfig& config,
                                       const ComputeBackend& backend,
                                       const WaveIndexSettings& settings,

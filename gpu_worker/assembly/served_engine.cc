@@ -40,9 +40,10 @@ absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const ServedEngineOption
                                                         const MemoryPlan& plan,
                                                         const std::string& fingerprint) {
   StoreLinkOptions link{.target = StoreTarget(options),
-                        .geometry = plan.geometry,
+                        .geometry = plan.heads.ArenaOf(plan.geometry),
                         .model_fingerprint = fingerprint,
-                        .num_slots = plan.num_slots};
+                        .num_slots = plan.num_slots,
+                        .num_planes = static_cast<uint32_t>(options.num_ranks)};
   link.log_capacity = DataPlane::LogCapacityFor(plan.num_slots);
   link.request_capacity = DataPlane::RequestCapacityFor(plan.num_slots);
   return StoreLink::Connect(std::move(link));
@@ -136,10 +137,11 @@ class LoadProgressStatus {
 
 class LoadedEngine final : public ServedEngine {
  public:
-  LoadedEngine(const ServedEngineOptions& options, ComputeBackend backend,
-               const common::ServiceNotifier& notifier)
+  LoadedEngine(const ServedEngineOptions& options, std::unique_ptr<OtherRanks> ranks,
+               ComputeBackend backend, const common::ServiceNotifier& notifier)
       : options_(options),
         notifier_(notifier),
+        ranks_(std::move(ranks)),
         backend_(std::move(backend)),
         settings_(IndexSettings(options, backend_.kv_format)) {}
   ~LoadedEngine() override {
@@ -167,9 +169,9 @@ class LoadedEngine final : public ServedEngine {
   const ServedEngineOptions options_;
   const common::ServiceNotifier& notifier_;
   // In the order of construction; destroyed in reverse.
+  std::unique_ptr<OtherRanks> ranks_;  // null: there are none
   ComputeBackend backend_;
   const WaveIndexSettings settings_;
-  std::unique_ptr<OtherRanks> ranks_;  // null: there are none
   std::unique_ptr<ModelSource> source_;
   std::unique_ptr<ChatTemplate> chat_template_;
   ServedModel model_;
@@ -209,15 +211,13 @@ absl::Status LoadedEngine::OpenTrace() {
 
 absl::Status LoadedEngine::Load() {
   RETURN_IF_ERROR(OpenTrace());
-  if (options_.num_ranks > 1) {
-    ASSIGN_OR_RETURN(ranks_, OtherRanks::Start(options_, notifier_));
-  }
   ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
   source_ = std::make_unique<ModelSource>(std::move(source));
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
   chat_template_ = std::make_unique<ChatTemplate>(std::move(chat_template));
   RETURN_IF_ERROR(CheckWeightForm(source_->config(), backend_.needs));
-  const size_t weight_bytes = source_->WeightBytes(backend_.needs);
+  ASSIGN_OR_RETURN(const size_t weight_bytes,
+                   source_->WeightBytesOf(ParallelOf(options_), backend_.needs));
   if (weight_bytes > AvailableBytes(backend_, options_)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(source_->name(), " takes ", weight_bytes >> 20, " MiB of weights; there are ",
@@ -228,7 +228,8 @@ absl::Status LoadedEngine::Load() {
   ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
                                  backend_.kv_format,
-                                 [&](size_t done, size_t total) { progress.Note(done, total); }));
+                                 [&](size_t done, size_t total) { progress.Note(done, total); },
+                                 ParallelOf(options_)));
   model_.subject =
       RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
   RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
@@ -249,15 +250,20 @@ absl::Status LoadedEngine::Load() {
 
 // How much of the memory all ranks can plan with.
 absl::StatusOr<PlannedMemory> LoadedEngine::MemoryOfAll() {
+  ASSIGN_OR_RETURN(const size_t of_files,
+                   source_->WeightBytesOf(ParallelOf(options_), backend_.needs));
   // A backend may keep more than the files have: an embedding that is an output matrix, too.
   PlannedMemory memory{
       .available_bytes = AvailableBytes(backend_, options_),
-      .weight_bytes = std::max(source_->WeightBytes(backend_.needs),
-                               backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
+      .weight_bytes =
+          std::max(of_files, backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
   if (ranks_ == nullptr) return memory;
   notifier_.Progress("waiting for the other ranks", kLongestStep);
-  const RankHello own = HelloOf(options_, backend_, segment_fingerprint_, memory);
-  ASSIGN_OR_RETURN(const RankMemory of_all, ranks_->Meet(own));
+  const std::string agreed =
+      AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs), backend_, settings_,
+                     options_);
+  const RankHello own = HelloOf(options_, backend_, agreed, memory);
+  ASSIGN_OR_RETURN(const SharedPlan of_all, ranks_->Meet(own));
   memory.available_bytes = of_all.available_bytes;
   memory.weight_bytes = of_all.weight_bytes;
   return memory;
@@ -322,6 +328,7 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                                        {.max_prefill_rows = plan_.prefill_rows,
                                         .max_decode_rows = options_.max_batch,
                                         .max_positions = plan_.max_model_len,
+                                        .parallel = ParallelOf(options_),
                                         .progress = {}}));
   ASSIGN_OR_RETURN(EngineParts parts, Assemble());
   RETURN_IF_ERROR(JoinRanks(parts.executor.cache.get()));
@@ -419,8 +426,9 @@ void LoadedEngine::DescribeModel() {
 
 absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(
     const ServedEngineOptions& options, ComputeBackend backend,
-    const common::ServiceNotifier& notifier) {
-  auto engine = std::make_unique<LoadedEngine>(options, std::move(backend), notifier);
+    const common::ServiceNotifier& notifier, std::unique_ptr<OtherRanks> ranks) {
+  auto engine = std::make_unique<LoadedEngine>(options, std::move(ranks), std::move(backend),
+                                               notifier);
   RETURN_IF_ERROR(engine->Load());
   return engine;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,12 +10,14 @@
 #include "common/shm/data_plane.h"
 #include "common/shm/sealed_memory.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/assembly/compute_backend.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/engine_plan.h"
 #include "gpu_worker/assembly/model_source.h"
 #include "gpu_worker/assembly/other_ranks.h"
 #include "gpu_worker/executor/executor.h"
 #include "gpu_worker/model/transformer.h"
+#include "gpu_worker/ops/collective/rank_memory.h"
 #include "gpu_worker/ranks/rank_follower.h"
 #include "gpu_worker/ranks/rank_watch.h"
 #include "gpu_worker/ranks/written_segments.h"
@@ -28,18 +31,16 @@ constexpr absl::Duration kSendLimit = absl::Minutes(1);
 
 class LoadedRank {
  public:
-  LoadedRank(const ServedEngineOptions& options, ComputeBackend backend, RankChannel& channel)
-      : options_(options),
-        channel_(channel),
-        backend_(std::move(backend)),
-        settings_(IndexSettings(options, backend_.kv_format)) {}
+  LoadedRank(const ServedEngineOptions& options, RankChannel& channel)
+      : options_(options), channel_(channel) {}
 
   // From the model to the first command.
-  absl::Status Prepare();
+  absl::Status Prepare(common::UniqueFd shared);
   // Until the end of rank 0.
   absl::Status Follow();
 
  private:
+  absl::Status JoinRanks(common::UniqueFd shared);
   absl::Status Load();
   absl::Status TakeMemory();
   absl::Status AdoptMemory(RankMessage message);
@@ -48,8 +49,10 @@ class LoadedRank {
   const ServedEngineOptions& options_;
   RankChannel& channel_;
   // In the order of construction; destroyed in reverse.
+  common::SealedMemory shared_;
+  std::optional<RankMemory> ranks_;
   ComputeBackend backend_;
-  const WaveIndexSettings settings_;
+  WaveIndexSettings settings_;
   std::unique_ptr<ModelSource> source_;
   ModelWeights weights_;
   PlannedMemory memory_;
@@ -65,7 +68,8 @@ class LoadedRank {
   std::unique_ptr<CommandRunner> commands_;
 };
 
-absl::Status LoadedRank::Prepare() {
+absl::Status LoadedRank::Prepare(common::UniqueFd shared) {
+  RETURN_IF_ERROR(JoinRanks(std::move(shared)));
   RETURN_IF_ERROR(Load());
   RETURN_IF_ERROR(TakeMemory());
   RETURN_IF_ERROR(Assemble());
@@ -81,31 +85,45 @@ absl::Status LoadedRank::Follow() {
       .Run();
 }
 
+absl::Status LoadedRank::JoinRanks(common::UniqueFd shared) {
+  ASSIGN_OR_RETURN(shared_, common::SealedMemory::Adopt(std::move(shared), UINT64_MAX));
+  ASSIGN_OR_RETURN(ranks_, RankMemory::Attach(shared_.bytes(), ParallelOf(options_)));
+  ASSIGN_OR_RETURN(backend_, CreateBackend(options_, &*ranks_));
+  settings_ = IndexSettings(options_, backend_.kv_format);
+  const DeviceInfo& device = backend_.device->info();
+  spdlog::info("computing on {} ({}, {} MiB)", device.name, device.backend,
+               device.memory_bytes >> 20);
+  return absl::OkStatus();
+}
+
 absl::Status LoadedRank::Load() {
   ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
   source_ = std::make_unique<ModelSource>(std::move(source));
   RETURN_IF_ERROR(CheckWeightForm(source_->config(), backend_.needs));
+  ASSIGN_OR_RETURN(const size_t of_files,
+                   source_->WeightBytesOf(ParallelOf(options_), backend_.needs));
   ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
-                                 backend_.kv_format));
+                                 backend_.kv_format, {}, ParallelOf(options_)));
   weights_ = std::move(loaded.weights);
   memory_ = {.available_bytes = AvailableBytes(backend_, options_),
-             .weight_bytes = std::max(source_->WeightBytes(backend_.needs),
-                                      backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
-  const std::string fingerprint =
-      SegmentFingerprint(loaded.fingerprint, source_->config(), backend_, settings_, options_);
+             .weight_bytes =
+                 std::max(of_files, backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
+  const std::string agreed =
+      AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs), backend_, settings_,
+                     options_);
   return channel_.Send(RankMessageType::kHello,
-                       EncodeHello(HelloOf(options_, backend_, fingerprint, memory_)), kSendLimit);
+                       EncodeHello(HelloOf(options_, backend_, agreed, memory_)), kSendLimit);
 }
 
 absl::Status LoadedRank::TakeMemory() {
   ASSIGN_OR_RETURN(RankMessage message, channel_.Receive(absl::InfiniteDuration()));
-  if (message.type != RankMessageType::kMemory || message.fds.size() != 1) {
+  if (message.type != RankMessageType::kMemory || message.fds.size() != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("a message of type ", static_cast<int>(message.type), " with ",
-                     message.fds.size(), " descriptors in the place of the arena"));
+                     message.fds.size(), " descriptors in the place of arena and data plane"));
   }
-  ASSIGN_OR_RETURN(const RankMemory of_all, DecodeMemory(message.payload));
+  ASSIGN_OR_RETURN(const SharedPlan of_all, DecodeSharedPlan(message.payload));
   memory_ = {.available_bytes = of_all.available_bytes,
              .weight_bytes = of_all.weight_bytes,
              .arena_pages = of_all.arena_pages};
@@ -121,12 +139,13 @@ absl::Status LoadedRank::AdoptMemory(RankMessage message) {
                                                    " bytes; ", plan_.arena_pages, " pages need ",
                                                    bytes));
   }
-  const DataPlaneHeader header =
-      MakeDataPlaneHeader(plan_.num_slots, DataPlane::LogCapacityFor(plan_.num_slots),
-                          DataPlane::RequestCapacityFor(plan_.num_slots), plan_.arena_pages);
-  const uint64_t plane_bytes = (header.total_bytes + 4095) / 4096 * 4096;
-  ASSIGN_OR_RETURN(data_plane_, common::SealedMemory::Create("retroinfer rank", plane_bytes, 1));
-  DataPlane::Format(data_plane_.bytes(), header);
+  ASSIGN_OR_RETURN(data_plane_, common::SealedMemory::Adopt(std::move(message.fds[1]), UINT64_MAX));
+  ASSIGN_OR_RETURN(const DataPlane plane, DataPlane::Open(data_plane_.bytes()));
+  if (plane.num_slots() != plan_.num_slots || plane.arena_pages() != plan_.arena_pages) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a data plane of ", plane.num_slots(), " slots for ", plane.arena_pages(),
+        " pages; the plan has ", plan_.num_slots, " for ", plan_.arena_pages));
+  }
   return absl::OkStatus();
 }
 
@@ -139,6 +158,7 @@ absl::Status LoadedRank::Assemble() {
                                                      {.max_prefill_rows = plan_.prefill_rows,
                                                       .max_decode_rows = options_.max_batch,
                                                       .max_positions = plan_.max_model_len,
+                                                      .parallel = ParallelOf(options_),
                                                       .progress = {}}));
   const std::span<std::byte> arena =
       arena_.bytes().first(size_t{plan_.arena_pages} * plan_.geometry.page_bytes());
@@ -167,15 +187,15 @@ absl::Status LoadedRank::Assemble() {
 
 }  // namespace
 
-absl::Status ServeRank(const ServedEngineOptions& options, ComputeBackend backend,
+absl::Status ServeRank(const ServedEngineOptions& options, common::UniqueFd shared,
                        RankChannel& channel, std::function<void()> on_orphaned) {
   ASSIGN_OR_RETURN(
       const std::unique_ptr<RankWatch> watch,
       RankWatch::Start({channel.fd()}, absl::InfiniteDuration(),
                        [on_orphaned = std::move(on_orphaned)](
                            size_t /*index*/, absl::Status /*why*/) { on_orphaned(); }));
-  LoadedRank rank(options, std::move(backend), channel);
-  if (const absl::Status status = rank.Prepare(); !status.ok()) {
+  LoadedRank rank(options, channel);
+  if (const absl::Status status = rank.Prepare(std::move(shared)); !status.ok()) {
     // Rank 0 may be gone as well: then nobody is to be told.
     (void)channel.Send(RankMessageType::kFailure, EncodeFailure(status), kSendLimit);
     return status;

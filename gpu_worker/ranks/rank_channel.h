@@ -18,7 +18,7 @@ namespace retroinfer {
 
 enum class RankMessageType : uint16_t {
   kHello = 1,  // RankHello, from the rank
-  kMemory,     // RankMemory, to the rank, with descriptors
+  kMemory,     // SharedPlan, to the rank, with the descriptors of the arena and of its data plane
   kReady,      // RankReady, from the rank
   kCommand,    // RankCommand, to the rank
   kAnswer,     // RankAnswer, from the rank: one a command, in order

@@ -66,9 +66,9 @@ absl::Status CheckHello(const RankHello& hello, const RankHello& own, size_t ind
 
 }  // namespace
 
-absl::StatusOr<RankMemory> MeetRanks(std::span<RankChannel* const> channels, const RankHello& own,
+absl::StatusOr<SharedPlan> MeetRanks(std::span<RankChannel* const> channels, const RankHello& own,
                                      const HandshakeLimits& limits) {
-  RankMemory memory{.available_bytes = own.available_bytes, .weight_bytes = own.weight_bytes};
+  SharedPlan memory{.available_bytes = own.available_bytes, .weight_bytes = own.weight_bytes};
   for (size_t i = 0; i < channels.size(); ++i) {
     const auto payload = ReceiveFrom(*channels[i], RankMessageType::kHello, limits);
     if (!payload.ok()) return OfRank(i, payload.status());
@@ -83,11 +83,11 @@ absl::StatusOr<RankMemory> MeetRanks(std::span<RankChannel* const> channels, con
   return memory;
 }
 
-absl::Status HandOverMemory(std::span<RankChannel* const> channels, const RankMemory& memory,
+absl::Status HandOverMemory(std::span<RankChannel* const> channels, const SharedPlan& memory,
                             std::span<const std::vector<int>> descriptors) {
   RI_CHECK(descriptors.size() == channels.size());
   for (size_t i = 0; i < channels.size(); ++i) {
-    const absl::Status status = channels[i]->Send(RankMessageType::kMemory, EncodeMemory(memory),
+    const absl::Status status = channels[i]->Send(RankMessageType::kMemory, EncodeSharedPlan(memory),
                                                   kMessageLimit, descriptors[i]);
     if (!status.ok()) return OfRank(i, status);
   }

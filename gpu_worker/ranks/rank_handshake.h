@@ -29,12 +29,12 @@ struct HandshakeLimits {
 // Returns: FAILED_PRECONDITION, with the rank, for another program, model or kind of device than
 //          rank 0 has; the failure of a rank that has failed; UNAVAILABLE if one is gone,
 //          DEADLINE_EXCEEDED if it takes too long.
-absl::StatusOr<RankMemory> MeetRanks(std::span<RankChannel* const> channels, const RankHello& own,
+absl::StatusOr<SharedPlan> MeetRanks(std::span<RankChannel* const> channels, const RankHello& own,
                                      const HandshakeLimits& limits);
 
 // Sends each rank what to plan with, and the descriptors of the arena and of its data plane:
 // descriptors[r - 1] are rank r's.
-absl::Status HandOverMemory(std::span<RankChannel* const> channels, const RankMemory& memory,
+absl::Status HandOverMemory(std::span<RankChannel* const> channels, const SharedPlan& memory,
                             std::span<const std::vector<int>> descriptors);
 
 // Waits until all ranks have their memory.

@@ -56,18 +56,18 @@ absl::StatusOr<RankHello> DecodeHello(std::string_view bytes) {
                    .weight_bytes = from.weight_bytes()};
 }
 
-std::string EncodeMemory(const RankMemory& memory) {
-  wire::RankMemory to;
+std::string EncodeSharedPlan(const SharedPlan& memory) {
+  wire::SharedPlan to;
   to.set_available_bytes(memory.available_bytes);
   to.set_weight_bytes(memory.weight_bytes);
   to.set_arena_pages(memory.arena_pages);
   return to.SerializeAsString();
 }
 
-absl::StatusOr<RankMemory> DecodeMemory(std::string_view bytes) {
-  wire::RankMemory from;
+absl::StatusOr<SharedPlan> DecodeSharedPlan(std::string_view bytes) {
+  wire::SharedPlan from;
   RETURN_IF_ERROR(Parse(bytes, "memory of a rank", &from));
-  return RankMemory{.available_bytes = from.available_bytes(),
+  return SharedPlan{.available_bytes = from.available_bytes(),
                     .weight_bytes = from.weight_bytes(),
                     .arena_pages = from.arena_pages()};
 }

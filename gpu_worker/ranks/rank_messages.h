@@ -31,7 +31,7 @@ struct RankHello {
 };
 
 // What all ranks plan their memory by: the least that is available, the most that weights take.
-struct RankMemory {
+struct SharedPlan {
   uint64_t available_bytes = 0;
   uint64_t weight_bytes = 0;
   uint32_t arena_pages = 0;
@@ -69,7 +69,7 @@ struct RankAnswer {
 };
 
 std::string EncodeHello(const RankHello& hello);
-std::string EncodeMemory(const RankMemory& memory);
+std::string EncodeSharedPlan(const SharedPlan& memory);
 // The plan as text: MemoryPlan::ToString().
 std::string EncodeReady(std::string_view plan);
 std::string EncodeFailure(const absl::Status& status);
@@ -80,7 +80,7 @@ std::string EncodeAnswer(const RankAnswer& answer);
 
 // Return: INVALID_ARGUMENT for bytes that are none, or the first thing that is wrong.
 absl::StatusOr<RankHello> DecodeHello(std::string_view bytes);
-absl::StatusOr<RankMemory> DecodeMemory(std::string_view bytes);
+absl::StatusOr<SharedPlan> DecodeSharedPlan(std::string_view bytes);
 absl::StatusOr<std::string> DecodeReady(std::string_view bytes);
 absl::StatusOr<RankCommand> DecodeRankCommand(std::string_view bytes, const CodecLimits& limits);
 absl::StatusOr<RankAnswer> DecodeAnswer(std::string_view bytes, const CodecLimits& limits);

@@ -1,5 +1,6 @@
 #include "gpu_worker/ranks/rank_process.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
@@ -25,8 +26,14 @@ constexpr absl::Duration kEndLimit = absl::Seconds(5);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(
-    std::vector<std::string> arguments) {
+    std::vector<std::string> arguments, int memory) {
   ASSIGN_OR_RETURN(auto ends, RankChannel::MakePair());
+  // Out of the way of the numbers that they get in the process.
+  const common::UniqueFd socket(::fcntl(ends.second.get(), F_DUPFD_CLOEXEC, kMemory + 1));
+  const common::UniqueFd shared(::fcntl(memory, F_DUPFD_CLOEXEC, kMemory + 1));
+  if (!socket.valid() || !shared.valid()) {
+    return common::ErrnoStatus(errno, "descriptors for the process of a rank");
+  }
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -34,7 +41,8 @@ absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(
   posix_spawnattr_t attributes;
   posix_spawn_file_actions_init(&actions);
   posix_spawnattr_init(&attributes);
-  posix_spawn_file_actions_adddup2(&actions, ends.second.get(), kSocket);
+  posix_spawn_file_actions_adddup2(&actions, socket.get(), kSocket);
+  posix_spawn_file_actions_adddup2(&actions, shared.get(), kMemory);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   posix_spawnattr_setpgroup(&attributes, 0);
   auto process = absl::WrapUnique(new RankProcess);

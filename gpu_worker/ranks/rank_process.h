@@ -13,7 +13,8 @@
 
 namespace retroinfer {
 
-// The process gets the socket as descriptor 3, and ends when that is closed, however rank 0 ends.
+// The process gets the socket as descriptor 3 and what it shares with the devices of other ranks as
+// descriptor 4, and ends when that is closed, however rank 0 ends.
 // It has a process group of its own, so that Ctrl-C at the terminal reaches rank 0 only, and takes
 // no signal that rank 0 has blocked.
 //
@@ -24,12 +25,14 @@ namespace retroinfer {
 class RankProcess {
  public:
   static constexpr int kSocket = 3;
+  static constexpr int kMemory = 4;
 
   // Starts the program of `arguments`, a path in front, with this process's environment and
-  // output.
+  // output, and a copy of the descriptor `memory`.
   //
   // Returns: NOT_FOUND, PERMISSION_DENIED and so on if it cannot be executed.
-  static absl::StatusOr<std::unique_ptr<RankProcess>> Start(std::vector<std::string> arguments);
+  static absl::StatusOr<std::unique_ptr<RankProcess>> Start(std::vector<std::string> arguments,
+                                                            int memory);
   ~RankProcess();
 
   RankChannel& channel() { return *channel_; }

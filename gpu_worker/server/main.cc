@@ -61,14 +61,22 @@ absl::StatusOr<common::FolderLock> TakeFolder(const std::string& folder) {
   return common::FolderLock::Take(folder, "gpu_worker", "gpu_worker");
 }
 
+// The other processes that share the model; null if there are none.
+absl::StatusOr<std::unique_ptr<OtherRanks>> StartRanks(const WorkerOptions& options,
+                                                       const common::ServiceNotifier& notifier) {
+  if (options.num_ranks == 1) return nullptr;
+  return OtherRanks::Start(options, notifier);
+}
+
 // Loads on another thread, so that a signal ends the worker meanwhile, too. Memory and the lease of
 // the store are freed with the process.
 absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(
-    const WorkerOptions& options, ComputeBackend backend, const common::ServiceNotifier& notifier) {
+    const WorkerOptions& options, std::unique_ptr<OtherRanks> ranks, ComputeBackend backend,
+    const common::ServiceNotifier& notifier) {
   absl::StatusOr<std::unique_ptr<ServedEngine>> served = absl::CancelledError("not loaded");
   absl::Notification loaded;
   std::thread loader([&] {
-    served = LoadServedEngine(options, std::move(backend), notifier);
+    served = LoadServedEngine(options, std::move(backend), notifier, std::move(ranks));
     loaded.Notify();
   });
   const sigset_t signals = common::ServiceSignals();
@@ -183,7 +191,9 @@ int Run(int argc, char** argv) {
   for (const std::string& warning : options.warnings) spdlog::warn("{}", warning);
   const auto folder = TakeFolder(common::SocketDirOf(options.store_socket_dir));
   if (!folder.ok()) return Fail(folder.status());
-  auto backend = CreateBackend(options);
+  auto ranks = StartRanks(options, notifier);
+  if (!ranks.ok()) return Fail(ranks.status());
+  auto backend = CreateBackend(options, *ranks == nullptr ? nullptr : &(*ranks)->memory());
   if (!backend.ok()) return Fail(backend.status());
   const Device* const compute = backend->device.get();  // which `served` will own
   const DeviceInfo& device = compute->info();
@@ -200,7 +210,7 @@ int Run(int argc, char** argv) {
   }
   auto server = WorkerServer::Start(options.server, metrics);
   if (!server.ok()) return Fail(server.status());
-  auto served = LoadUnlessSignalled(options, *std::move(backend), notifier);
+  auto served = LoadUnlessSignalled(options, *std::move(ranks), *std::move(backend), notifier);
   // What is wrong with a model, or said by a store, may be mended without other settings.
   if (!served.ok()) {
     Fail(served.status());

@@ -83,16 +83,8 @@ int RunRank(const WorkerOptions& options) {
     return common::kExitRefusesSettings;
   }
   StartSignalThread();
-  auto backend = CreateBackend(options);
-  absl::Status status = backend.status();
-  if (backend.ok()) {
-    const DeviceInfo& device = backend->device->info();
-    spdlog::info("computing on {} ({}, {} MiB)", device.name, device.backend,
-                 device.memory_bytes >> 20);
-    status = ServeRank(options, *std::move(backend), channel, [] { EndNow(EXIT_SUCCESS); });
-  } else {
-    (void)channel.Send(RankMessageType::kFailure, EncodeFailure(status), absl::Seconds(10));
-  }
+  const absl::Status status = ServeRank(options, common::UniqueFd(RankProcess::kMemory), channel,
+                                        [] { EndNow(EXIT_SUCCESS); });
   if (status.ok()) EndNow(EXIT_SUCCESS);
   spdlog::critical("{}", std::string(status.message()));
   EndNow(common::ExitStatusOf(status));

@@ -55,7 +55,7 @@ class ServedRankTest : public testing::Test {
     const std::vector<int> fds(static_cast<size_t>(num_descriptors), arena_.fd());
     ASSERT_TRUE(rank0_
                     ->Send(RankMessageType::kMemory,
-                           EncodeMemory({.available_bytes = kMemory,
+                           EncodeSharedPlan({.available_bytes = kMemory,
                                          .weight_bytes = 1 << 20,
                                          .arena_pages = arena_pages}),
                            kLong, fds)

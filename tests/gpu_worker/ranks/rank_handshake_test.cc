@@ -114,7 +114,7 @@ TEST_F(RankHandshakeTest, EachGetsItsMemory) {
     ASSERT_TRUE(message.ok()) << message.status();
     EXPECT_EQ(message->type, RankMessageType::kMemory);
     EXPECT_EQ(message->fds.size(), i + 1);
-    EXPECT_EQ(DecodeMemory(message->payload).value().arena_pages, 7u);
+    EXPECT_EQ(DecodeSharedPlan(message->payload).value().arena_pages, 7u);
   }
 }
 

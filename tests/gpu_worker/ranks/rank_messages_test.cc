@@ -27,7 +27,7 @@ TEST(RankMessagesTest, HelloMemoryAndReadyComeBack) {
   EXPECT_EQ(back->num_ranks, 4u);
   EXPECT_EQ(back->device_name, "card");
   const auto memory =
-      DecodeMemory(EncodeMemory({.available_bytes = 5, .weight_bytes = 6, .arena_pages = 7}));
+      DecodeSharedPlan(EncodeSharedPlan({.available_bytes = 5, .weight_bytes = 6, .arena_pages = 7}));
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(memory->available_bytes, 5u);
   EXPECT_EQ(memory->weight_bytes, 6u);
@@ -115,7 +115,7 @@ TEST(RankMessagesTest, NoBytesDoHarm) {
     if (i % 2 == 0) bytes.resize(random() % (bytes.size() + 1));
     (void)DecodeAnswer(bytes, kLimits).ok();
     (void)DecodeHello(bytes).ok();
-    (void)DecodeMemory(bytes).ok();
+    (void)DecodeSharedPlan(bytes).ok();
     (void)DecodeReady(bytes).ok();
     (void)DecodeRankCommand(bytes, kLimits).ok();
     EXPECT_FALSE(DecodeFailure(bytes).ok());
