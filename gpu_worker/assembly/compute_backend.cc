@@ -109,10 +109,10 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& optio
   ASSIGN_OR_RETURN(backend.kv_format, ParseKvFormat(options, backend.compute_dtype, kCpuNeeds));
   auto device =
       std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = ThreadsOfRank(options)});
-  backend.ops = std::make_unique<CpuOps>(*device, backend.compute_dtype == DType::kBf16
-                                                      ? ComputePrecision::kBf16
-                                                      : ComputePrecision::kF32,
-                                           ranks);
+  backend.ops = std::make_unique<CpuOps>(
+      *device,
+      backend.compute_dtype == DType::kBf16 ? ComputePrecision::kBf16 : ComputePrecision::kF32,
+      ranks);
   backend.needs = kCpuNeeds;
   backend.ahead = kCpuAhead;
   backend.stretches = kCpuStretches;

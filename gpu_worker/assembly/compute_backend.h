@@ -42,8 +42,8 @@ struct ComputeBackend {
 // not f32, else the CPU. A build with CUDA warns of that, and fails where a GPU lies idle
 // (MayComputeOnCpu()).
 //
-// `ranks` is what the ranks of a model share, which outlives the backend: all of them make theirs at
-// the same time. Null: there is one, or nothing will be computed.
+// `ranks` is what the ranks of a model share, which outlives the backend: all of them make theirs
+// at the same time. Null: there is one, or nothing will be computed.
 //
 // Returns: INVALID_ARGUMENT for another name; FAILED_PRECONDITION if a GPU is there that cannot be
 //          used, for "auto"; what the named backend returns.

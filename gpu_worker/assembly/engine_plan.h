@@ -48,10 +48,11 @@ struct PlannedMemory {
 };
 
 // The plan of an engine, the same for all ranks of a model, whose largest part it has room for;
-// `config` is the whole model's. With options.max_model_len 0 for the model's length, or the largest half,
-// quarter, ... of it that fits.
+// `config` is the whole model's. With options.max_model_len 0 for the model's length, or the
+// largest half, quarter, ... of it that fits.
 //
-// Returns: as ShardConfig(); UNIMPLEMENTED or INVALID_ARGUMENT for what the backend has no code for; as PlanMemory().
+// Returns: as ShardConfig(); UNIMPLEMENTED or INVALID_ARGUMENT for what the backend has no code
+// for; as PlanMemory().
 absl::StatusOr<MemoryPlan> PlanEngine(const ServedEngineOptions& options, const ModelConfig& config,
                                       const ComputeBackend& backend,
                                       const WaveIndexSettings& settings,

@@ -1,5 +1,6 @@
 #include "gpu_worker/assembly/other_ranks.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -49,8 +50,7 @@ absl::StatusOr<std::unique_ptr<OtherRanks>> OtherRanks::Start(
   for (int rank = 1; rank < options.num_ranks; ++rank) {
     std::vector<std::string> arguments = options.rank_program;
     arguments.push_back(absl::StrCat("--rank=", rank));
-    ASSIGN_OR_RETURN(auto process, 
-                     RankProcess::Start(std::move(arguments), ranks->shared_.fd()));
+    ASSIGN_OR_RETURN(auto process, RankProcess::Start(std::move(arguments), ranks->shared_.fd()));
     spdlog::info("rank {} is process {}", rank, process->pid());
     ranks->channels_.push_back(&process->channel());
     ranks->processes_.push_back(std::move(process));
@@ -60,10 +60,8 @@ absl::StatusOr<std::unique_ptr<OtherRanks>> OtherRanks::Start(
   // Whoever waits for the devices of others goes on; what has ended is found out by who asks.
   ASSIGN_OR_RETURN(ranks->watch_,
                    RankWatch::Start(std::move(sockets), absl::InfiniteDuration(),
-                                    [memory = &*ranks->memory_](size_t /*rank*/,
-                                                                absl::Status /*why*/) {
-                                      memory->End();
-                                    }));
+                                    [memory = &*ranks->memory_](
+                                        size_t /*rank*/, absl::Status /*why*/) { memory->End(); }));
   return ranks;
 }
 
@@ -73,6 +71,10 @@ absl::Status OtherRanks::MakeMemory(int num_ranks) {
   RETURN_IF_ERROR(RankMemory::Format(shared_.bytes(), num_ranks));
   ASSIGN_OR_RETURN(memory_, RankMemory::Attach(shared_.bytes(), {.num_ranks = num_ranks}));
   return absl::OkStatus();
+}
+
+void OtherRanks::ReopenLogs() {
+  for (const auto& process : processes_) process->Signal(SIGHUP);
 }
 
 absl::StatusOr<SharedPlan> OtherRanks::Meet(const RankHello& own) {

@@ -41,7 +41,11 @@ class OtherRanks {
   static absl::StatusOr<std::unique_ptr<OtherRanks>> Start(const ServedEngineOptions& options,
                                                            const common::ServiceNotifier& notifier);
 
-  // What the devices of all ranks share, for CreateBackend(). If a rank ends meanwhile, it is ended.
+  // Their logs are opened again, too. Any time.
+  void ReopenLogs();
+
+  // What the devices of all ranks share, for CreateBackend(). If a rank ends meanwhile, it is
+  // ended.
   RankMemory& memory() { return *memory_; }
 
   // As MeetRanks(), HandOverMemory(), AwaitReady().

@@ -152,6 +152,9 @@ class LoadedEngine final : public ServedEngine {
   const ServedModel& model() const override { return model_; }
   Engine& engine() override { return *engine_; }
   const RankGroup* ranks() const override { return group_.get(); }
+  void ReopenRankLogs() override {
+    if (ranks_ != nullptr) ranks_->ReopenLogs();
+  }
 
  private:
   SegmentStore* store() const {
@@ -225,11 +228,11 @@ absl::Status LoadedEngine::Load() {
   }
   LogWeights();
   LoadProgressStatus progress(notifier_, source_->name());
-  ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
-                   source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
-                                 backend_.kv_format,
-                                 [&](size_t done, size_t total) { progress.Note(done, total); },
-                                 ParallelOf(options_)));
+  ASSIGN_OR_RETURN(
+      ModelSource::Loaded loaded,
+      source_->Load(
+          *backend_.device, backend_.ops->model(), backend_.weight_source, backend_.kv_format,
+          [&](size_t done, size_t total) { progress.Note(done, total); }, ParallelOf(options_)));
   model_.subject =
       RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
   RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
@@ -253,15 +256,13 @@ absl::StatusOr<PlannedMemory> LoadedEngine::MemoryOfAll() {
   ASSIGN_OR_RETURN(const size_t of_files,
                    source_->WeightBytesOf(ParallelOf(options_), backend_.needs));
   // A backend may keep more than the files have: an embedding that is an output matrix, too.
-  PlannedMemory memory{
-      .available_bytes = AvailableBytes(backend_, options_),
-      .weight_bytes =
-          std::max(of_files, backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
+  PlannedMemory memory{.available_bytes = AvailableBytes(backend_, options_),
+                       .weight_bytes = std::max(
+                           of_files, backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
   if (ranks_ == nullptr) return memory;
   notifier_.Progress("waiting for the other ranks", kLongestStep);
-  const std::string agreed =
-      AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs), backend_, settings_,
-                     options_);
+  const std::string agreed = AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs),
+                                            backend_, settings_, options_);
   const RankHello own = HelloOf(options_, backend_, agreed, memory);
   ASSIGN_OR_RETURN(const SharedPlan of_all, ranks_->Meet(own));
   memory.available_bytes = of_all.available_bytes;
@@ -427,8 +428,8 @@ void LoadedEngine::DescribeModel() {
 absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(
     const ServedEngineOptions& options, ComputeBackend backend,
     const common::ServiceNotifier& notifier, std::unique_ptr<OtherRanks> ranks) {
-  auto engine = std::make_unique<LoadedEngine>(options, std::move(ranks), std::move(backend),
-                                               notifier);
+  auto engine =
+      std::make_unique<LoadedEngine>(options, std::move(ranks), std::move(backend), notifier);
   RETURN_IF_ERROR(engine->Load());
   return engine;
 }

@@ -21,6 +21,8 @@ class ServedEngine {
   virtual ~ServedEngine() = default;
   virtual const ServedModel& model() const = 0;
   virtual Engine& engine() = 0;
+  // As OtherRanks::ReopenLogs(), where there are some.
+  virtual void ReopenRankLogs() = 0;
   // Null: there are no other ranks.
   virtual const RankGroup* ranks() const = 0;
 };

@@ -109,9 +109,8 @@ absl::Status LoadedRank::Load() {
   memory_ = {.available_bytes = AvailableBytes(backend_, options_),
              .weight_bytes =
                  std::max(of_files, backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
-  const std::string agreed =
-      AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs), backend_, settings_,
-                     options_);
+  const std::string agreed = AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs),
+                                            backend_, settings_, options_);
   return channel_.Send(RankMessageType::kHello,
                        EncodeHello(HelloOf(options_, backend_, agreed, memory_)), kSendLimit);
 }
@@ -142,9 +141,9 @@ absl::Status LoadedRank::AdoptMemory(RankMessage message) {
   ASSIGN_OR_RETURN(data_plane_, common::SealedMemory::Adopt(std::move(message.fds[1]), UINT64_MAX));
   ASSIGN_OR_RETURN(const DataPlane plane, DataPlane::Open(data_plane_.bytes()));
   if (plane.num_slots() != plan_.num_slots || plane.arena_pages() != plan_.arena_pages) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a data plane of ", plane.num_slots(), " slots for ", plane.arena_pages(),
-        " pages; the plan has ", plan_.num_slots, " for ", plan_.arena_pages));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a data plane of ", plane.num_slots(), " slots for ", plane.arena_pages(),
+                     " pages; the plan has ", plan_.num_slots, " for ", plan_.arena_pages));
   }
   return absl::OkStatus();
 }

@@ -87,8 +87,8 @@ absl::Status HandOverMemory(std::span<RankChannel* const> channels, const Shared
                             std::span<const std::vector<int>> descriptors) {
   RI_CHECK(descriptors.size() == channels.size());
   for (size_t i = 0; i < channels.size(); ++i) {
-    const absl::Status status = channels[i]->Send(RankMessageType::kMemory, EncodeSharedPlan(memory),
-                                                  kMessageLimit, descriptors[i]);
+    const absl::Status status = channels[i]->Send(
+        RankMessageType::kMemory, EncodeSharedPlan(memory), kMessageLimit, descriptors[i]);
     if (!status.ok()) return OfRank(i, status);
   }
   return absl::OkStatus();

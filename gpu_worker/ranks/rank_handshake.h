@@ -39,9 +39,8 @@ absl::Status HandOverMemory(std::span<RankChannel* const> channels, const Shared
 
 // Waits until all ranks have their memory.
 //
-// Returns: FAILED_PRECONDITION if a rank has planned otherwise than rank 0, whose plan is `plan`;
-// as
-//          MeetRanks().
+// Returns: FAILED_PRECONDITION if a rank has planned otherwise than rank 0, whose plan is `plan`,
+//          which is MemoryPlan::ToString(); as MeetRanks().
 absl::Status AwaitReady(std::span<RankChannel* const> channels, std::string_view plan,
                         const HandshakeLimits& limits);
 

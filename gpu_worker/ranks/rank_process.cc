@@ -25,8 +25,8 @@ constexpr absl::Duration kEndLimit = absl::Seconds(5);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(
-    std::vector<std::string> arguments, int memory) {
+absl::StatusOr<std::unique_ptr<RankProcess>> RankProcess::Start(std::vector<std::string> arguments,
+                                                                int memory) {
   ASSIGN_OR_RETURN(auto ends, RankChannel::MakePair());
   // Out of the way of the numbers that they get in the process.
   const common::UniqueFd socket(::fcntl(ends.second.get(), F_DUPFD_CLOEXEC, kMemory + 1));
@@ -74,6 +74,10 @@ bool RankProcess::Wait(absl::Duration timeout) {
     absl::SleepFor(kPoll);
   }
   return has_ended_;
+}
+
+void RankProcess::Signal(int signal) {
+  if (!has_ended_) ::kill(pid_, signal);
 }
 
 std::string RankProcess::DescribeEnd(absl::Duration timeout) {

@@ -19,9 +19,8 @@ namespace retroinfer {
 // no signal that rank 0 has blocked.
 //
 // Threads: one.
-// Owns:    the process and its socket. The destructor closes the socket and waits for the end of
-// the
-//          process, which is killed if that takes long.
+// Owns:    the process and its socket. The destructor closes the socket and waits for the process to
+//          end, which is killed if that takes long.
 class RankProcess {
  public:
   static constexpr int kSocket = 3;
@@ -37,6 +36,7 @@ class RankProcess {
 
   RankChannel& channel() { return *channel_; }
   pid_t pid() const { return pid_; }
+  void Signal(int signal);
   // How it has ended: "exit code 1", "signal 9 (Killed)", or that it has not within `timeout`.
   std::string DescribeEnd(absl::Duration timeout);
 

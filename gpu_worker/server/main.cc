@@ -113,7 +113,7 @@ void DrainUntilSignalled(WorkerServer& server, absl::Duration timeout) {
 }
 
 // Does what SIGHUP asks for until a signal ends the worker, and returns that.
-int AwaitEnd(WorkerServer& server, const WorkerOptions& options,
+int AwaitEnd(WorkerServer& server, ServedEngine& served, const WorkerOptions& options,
              const common::ServiceNotifier& notifier, const std::string& serving) {
   const sigset_t signals = common::ServiceSignals();
   int signal = 0;
@@ -122,6 +122,7 @@ int AwaitEnd(WorkerServer& server, const WorkerOptions& options,
     if (signal == SIGHUP) {
       notifier.Reloading();
       server.ReloadCertificates();
+      served.ReopenRankLogs();
       if (const absl::Status status = options.server.keys->Reload(); !status.ok()) {
         spdlog::error("the tenants stay as they were: {}", status.ToString());
       }
@@ -165,21 +166,8 @@ int CheckSettings(const WorkerOptions& options) {
   return common::ExitStatusOf(status);
 }
 
-int Run(int argc, char** argv) {
-  WorkerOptions options;
-  const absl::StatusOr<std::optional<int>> rank = TakeRank(&argc, argv);
-  const absl::StatusOr<bool> run =
-      rank.ok() ? ParseWorkerOptions(argc, argv, &options) : rank.status();
-  if (!run.ok()) {
-    std::cerr << "gpu_worker: " << run.status().message() << "\n";
-    return common::kExitRefusesSettings;
-  }
-  if (!*run) return EXIT_SUCCESS;
-  if (options.checks_only) return CheckSettings(options);
-  options.rank = rank->value_or(0);
-  if (options.rank > 0) return RunRank(options);
-  options.rank_program = RankProgram(argc, argv);
-
+// Rank 0, or the only one.
+int Serve(const WorkerOptions& options) {
   const sigset_t signals = common::ServiceSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (const absl::Status status = common::StartProcessLog("gpu_worker", options.log);
@@ -227,7 +215,7 @@ int Run(int argc, char** argv) {
   spdlog::info("{}", serving);
   notifier.Ready(serving);
 
-  const int signal = AwaitEnd(**server, options, notifier, serving);
+  const int signal = AwaitEnd(**server, **served, options, notifier, serving);
   spdlog::info("stopping on signal {}", signal);
   notifier.Stopping("draining");
   notifier.Progress("draining", options.drain_timeout + kFarewellTime);
@@ -238,6 +226,23 @@ int Run(int argc, char** argv) {
   served->reset();
   spdlog::info("stopped");
   return EXIT_SUCCESS;
+}
+
+int Run(int argc, char** argv) {
+  WorkerOptions options;
+  const absl::StatusOr<std::optional<int>> rank = TakeRank(&argc, argv);
+  const absl::StatusOr<bool> run =
+      rank.ok() ? ParseWorkerOptions(argc, argv, &options) : rank.status();
+  if (!run.ok()) {
+    std::cerr << "gpu_worker: " << run.status().message() << "\n";
+    return common::kExitRefusesSettings;
+  }
+  if (!*run) return EXIT_SUCCESS;
+  if (options.checks_only) return CheckSettings(options);
+  options.rank = rank->value_or(0);
+  if (options.rank > 0) return RunRank(options);
+  options.rank_program = RankProgram(argc, argv);
+  return Serve(options);
 }
 
 }  // namespace

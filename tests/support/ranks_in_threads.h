@@ -67,8 +67,8 @@ class RanksInThreads {
     }
     return first;
   }
-  // How many pages of the arena hold something, if each rank has the same in each of them as rank 0;
-  // else 0. What the store has given up, it has filled with one byte.
+  // How many pages of the arena hold something, if each rank has the same in each of them as rank
+  // 0; else 0. What the store has given up, it has filled with one byte.
   size_t NumPagesAlike() {
     constexpr std::byte kGivenUp{0x7f};
     const std::span<const std::byte> own = worker_->store().arena();

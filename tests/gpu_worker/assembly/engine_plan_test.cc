@@ -72,5 +72,34 @@ TEST_F(EnginePlanTest, SegmentsOfOtherSettingsHaveOtherNames) {
   EXPECT_EQ(name, SegmentFingerprint({}, config_, backend, settings, options_));
 }
 
+// All ranks have room for the largest part, so that their plans are one.
+TEST_F(EnginePlanTest, RanksHaveOnePlan) {
+  config_.intermediate_size = 24;  // three units of eight: one rank has two
+  options_.num_ranks = 2;
+  const auto first = Plan(size_t{1} << 30);
+  options_.rank = 1;
+  const auto second = Plan(size_t{1} << 30);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(first->ToString(), second->ToString());
+  EXPECT_EQ(first->num_slots, second->num_slots);
+  EXPECT_EQ(first->heads.first, 0u);
+  EXPECT_EQ(second->heads.first, first->heads.count);
+  EXPECT_EQ(first->heads.total, config_.num_kv_heads);
+  options_.num_ranks = 7;
+  EXPECT_EQ(Plan(size_t{1} << 30).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(EnginePlanTest, RanksAgreeOnModelAndSettings) {
+  const ComputeBackend backend = CreateCpuBackend(options_).value();
+  const WaveIndexSettings settings = IndexSettings(options_, backend.kv_format);
+  const std::string agreed = AgreedSettings(config_, 5, backend, settings, options_);
+  EXPECT_EQ(agreed, AgreedSettings(config_, 5, backend, settings, options_));
+  EXPECT_NE(agreed, AgreedSettings(config_, 6, backend, settings, options_));
+  ModelConfig other = config_;
+  ++other.num_layers;
+  EXPECT_NE(agreed, AgreedSettings(other, 5, backend, settings, options_));
+}
+
 }  // namespace
 }  // namespace retroinfer

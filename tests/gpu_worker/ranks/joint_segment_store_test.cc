@@ -85,8 +85,8 @@ TEST_F(JointSegmentStoreTest, SavedBlocksAreCommittedAtOnce) {
   EXPECT_THAT(Calls(), ElementsAre("commit 5 of 4"));
 }
 
-// What is released may still be written to by ranks that have not been told. What is asked for behind
-// that needs what it frees.
+// What is released may still be written to by ranks that have not been told. What is asked for
+// behind that needs what it frees.
 TEST_F(JointSegmentStoreTest, ReleasesWaitAndKeepTheirOrder) {
   Reserve(1);
   EXPECT_THAT(Calls(), ElementsAre("reserve 1"));

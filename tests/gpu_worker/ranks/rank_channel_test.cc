@@ -123,8 +123,8 @@ TEST_F(RankChannelTest, NobodyIsWaitedForLongerThanSaid) {
   EXPECT_FALSE(far_->AwaitMessage(absl::ZeroDuration()));
   EXPECT_TRUE(absl::IsDeadlineExceeded(far_->Receive(absl::ZeroDuration()).status()));
   // Nobody reads: more than the socket holds.
-  EXPECT_TRUE(absl::IsDeadlineExceeded(near_->Send(
-      RankMessageType::kCommand, std::string(16 << 20, 'x'), absl::ZeroDuration())));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      near_->Send(RankMessageType::kCommand, std::string(16 << 20, 'x'), absl::ZeroDuration())));
   EXPECT_TRUE(far_->AwaitMessage(kLong));
 }
 

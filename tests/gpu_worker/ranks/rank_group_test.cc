@@ -138,8 +138,8 @@ class RankGroupTest : public testing::Test {
       options.context_length = 0;
       options.max_model_len = 4096;
     }
-    options.on_plan = Meddling{.suspend_one_in = suspend_one_in_,
-                               .feeds_all_drafts = feeds_all_drafts_};
+    options.on_plan =
+        Meddling{.suspend_one_in = suspend_one_in_, .feeds_all_drafts = feeds_all_drafts_};
     return options;
   }
 
@@ -155,8 +155,7 @@ TEST_F(RankGroupTest, PromptsOfAllPoliciesAndWhatFollowsThem) {
   Compare([](Session& session) {
     std::vector<GenerationRequest> requests;
     for (uint64_t i = 0; i < 6; ++i) {
-      requests.push_back(
-          session.Request(200 + 900 * static_cast<int64_t>(i), 40, i, kAll[i % 3]));
+      requests.push_back(session.Request(200 + 900 * static_cast<int64_t>(i), 40, i, kAll[i % 3]));
     }
     requests[1].sampling.temperature = 0.8f;
     requests[1].sampling.seed = 11;
@@ -200,8 +199,7 @@ TEST_F(RankGroupTest, SequencesThatAreSuspended) {
   const EngineStats stats = Compare([](Session& session) {
     std::vector<GenerationRequest> requests;
     for (uint64_t i = 0; i < 6; ++i) {
-      requests.push_back(
-          session.Request(1000 + 400 * static_cast<int64_t>(i), 80, i, kAll[i % 3]));
+      requests.push_back(session.Request(1000 + 400 * static_cast<int64_t>(i), 80, i, kAll[i % 3]));
       requests.back().sampling.temperature = 1;
       requests.back().sampling.seed = i;
     }
@@ -265,8 +263,8 @@ TEST_F(RankGroupTest, ConstraintsAndStopStrings) {
     constraint::ConstraintCompiler compiler(constraint::TokenVocabulary::Create(
         session.worker().tokenizer(), session.worker().generation().eos_token_ids,
         static_cast<int32_t>(session.worker().config().vocab_size)));
-    auto compiled = compiler.Compile({.form = constraint::ConstraintSpec::Form::kRegex,
-                                      .text = "(yes|no), [0-9]{5,9}"});
+    auto compiled = compiler.Compile(
+        {.form = constraint::ConstraintSpec::Form::kRegex, .text = "(yes|no), [0-9]{5,9}"});
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     GenerationRequest constrained = session.Request(900, 30, 5, PolicyKind::kWave);
     constrained.sampling.constraint = *compiled;

@@ -86,29 +86,27 @@ TEST_F(RankHandshakeTest, AFailureIsTold) {
   EXPECT_EQ(MeetRanks(channels_, Hello(0), {}).status(),
             absl::ResourceExhaustedError("rank 1: no memory"));
   Send(0, RankMessageType::kReady, EncodeReady("plan"));
-  EXPECT_EQ(MeetRanks(channels_, Hello(0), {}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MeetRanks(channels_, Hello(0), {}).status().code(), absl::StatusCode::kInvalidArgument);
   Send(0, RankMessageType::kHello, "\xff\xff\xff");
-  EXPECT_EQ(MeetRanks(channels_, Hello(0), {}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MeetRanks(channels_, Hello(0), {}).status().code(), absl::StatusCode::kInvalidArgument);
   far_[0].reset();
   EXPECT_TRUE(absl::IsUnavailable(MeetRanks(channels_, Hello(0), {}).status()));
 }
 
 TEST_F(RankHandshakeTest, NobodyIsWaitedForForEver) {
   int num_waits = 0;
-  const auto memory = MeetRanks(
-      channels_, Hello(0), {.limit = absl::Milliseconds(1), .on_wait = [&] { ++num_waits; }});
+  const auto memory = MeetRanks(channels_, Hello(0),
+                                {.limit = absl::Milliseconds(1), .on_wait = [&] { ++num_waits; }});
   EXPECT_TRUE(absl::IsDeadlineExceeded(memory.status())) << memory.status();
   EXPECT_GT(num_waits, 0);
 }
 
 TEST_F(RankHandshakeTest, EachGetsItsMemory) {
   const common::UniqueFd arena(::memfd_create("arena", 0)), plane(::memfd_create("plane", 0));
-  ASSERT_TRUE(HandOverMemory(channels_, {.available_bytes = 5, .arena_pages = 7},
-                             std::vector<std::vector<int>>{{arena.get()},
-                                                           {arena.get(), plane.get()}})
-                  .ok());
+  ASSERT_TRUE(
+      HandOverMemory(channels_, {.available_bytes = 5, .arena_pages = 7},
+                     std::vector<std::vector<int>>{{arena.get()}, {arena.get(), plane.get()}})
+          .ok());
   for (size_t i = 0; i < 2; ++i) {
     const auto message = far_[i]->Receive(kLong);
     ASSERT_TRUE(message.ok()) << message.status();

@@ -26,8 +26,8 @@ TEST(RankMessagesTest, HelloMemoryAndReadyComeBack) {
   EXPECT_EQ(back->fingerprint, hello.fingerprint);
   EXPECT_EQ(back->num_ranks, 4u);
   EXPECT_EQ(back->device_name, "card");
-  const auto memory =
-      DecodeSharedPlan(EncodeSharedPlan({.available_bytes = 5, .weight_bytes = 6, .arena_pages = 7}));
+  const auto memory = DecodeSharedPlan(
+      EncodeSharedPlan({.available_bytes = 5, .weight_bytes = 6, .arena_pages = 7}));
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(memory->available_bytes, 5u);
   EXPECT_EQ(memory->weight_bytes, 6u);

@@ -27,8 +27,7 @@ std::unique_ptr<RankWatch> Watch(std::vector<int> sockets, absl::Duration limit,
 TEST(RankWatchTest, NoticesWhoIsGone) {
   auto first = RankChannel::MakePair().value(), second = RankChannel::MakePair().value();
   Lost lost;
-  const auto watch =
-      Watch({first.first.get(), second.first.get()}, absl::InfiniteDuration(), lost);
+  const auto watch = Watch({first.first.get(), second.first.get()}, absl::InfiniteDuration(), lost);
   EXPECT_FALSE(lost.noticed.HasBeenNotified());
   second.second.Reset();
   lost.noticed.WaitForNotification();
@@ -52,8 +51,7 @@ TEST(RankWatchTest, NoticesWhoIsGoneBehindMessages) {
 TEST(RankWatchTest, NoticesThatNobodyAnswers) {
   auto first = RankChannel::MakePair().value(), second = RankChannel::MakePair().value();
   Lost lost;
-  const auto watch =
-      Watch({first.first.get(), second.first.get()}, absl::Milliseconds(4), lost);
+  const auto watch = Watch({first.first.get(), second.first.get()}, absl::Milliseconds(4), lost);
   watch->Begin();
   watch->Await(1);
   lost.noticed.WaitForNotification();

@@ -84,8 +84,14 @@ TEST(ResultMergeTest, EachDifferenceIsNamed) {
       {[](CommandResult& r) { r.progress.pop_back(); }, "how far"},
       {[](CommandResult& r) { r.read[1].num_tokens = 21; }, "are read"},
       {[](CommandResult& r) { r.read[1].end = Read::End::kPartInOrder; }, "are read"},
-      {[](CommandResult& r) { r.finished = {4, 3}; }, "finished"},
-      {[](CommandResult& r) { r.unsaved.push_back({1, absl::InternalError("")}); }, "saved"},
+      {[](CommandResult& r) {
+         r.finished = {4, 3};
+       },
+       "finished"},
+      {[](CommandResult& r) {
+         r.unsaved.push_back({1, absl::InternalError("")});
+       },
+       "saved"},
   };
   for (const auto& one : cases) {
     CommandResult own = Typical(), other = Typical();

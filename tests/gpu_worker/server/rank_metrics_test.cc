@@ -16,8 +16,7 @@ void AnswerOne(RankChannel& rank, const RankStats& stats) {
   ASSERT_EQ(rank.Receive(absl::Minutes(1)).value().type, RankMessageType::kCommand);
   RankAnswer answer;
   answer.stats = stats;
-  ASSERT_TRUE(
-      rank.Send(RankMessageType::kAnswer, EncodeAnswer(answer), absl::Minutes(1)).ok());
+  ASSERT_TRUE(rank.Send(RankMessageType::kAnswer, EncodeAnswer(answer), absl::Minutes(1)).ok());
 }
 
 TEST(RankMetricsTest, TellsWhatRanksHaveSaidLast) {
@@ -45,10 +44,9 @@ TEST(RankMetricsTest, TellsWhatRanksHaveSaidLast) {
                     HasSubstr("retroinfer_rank_device_memory_bytes{rank=\"1\"} 4096"),
                     HasSubstr("retroinfer_rank_wait_seconds_total{rank=\"1\"}")));
   command({.page_hits = 9, .page_misses = 1, .slots_used = 2, .device_bytes = 4096});
-  EXPECT_THAT(metrics.Render(),
-              AllOf(HasSubstr("retroinfer_rank_page_hits_total{rank=\"1\"} 9"),
-                    HasSubstr("retroinfer_rank_page_misses_total{rank=\"1\"} 1"),
-                    HasSubstr("retroinfer_rank_slots_used{rank=\"1\"} 2")));
+  EXPECT_THAT(metrics.Render(), AllOf(HasSubstr("retroinfer_rank_page_hits_total{rank=\"1\"} 9"),
+                                      HasSubstr("retroinfer_rank_page_misses_total{rank=\"1\"} 1"),
+                                      HasSubstr("retroinfer_rank_slots_used{rank=\"1\"} 2")));
 }
 
 }  // namespace
