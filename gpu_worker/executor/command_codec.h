@@ -25,7 +25,7 @@ struct CodecLimits {
 // For an executor that draws itself or, with Drawing::kElsewhere, one that is not told how tokens
 // are drawn.
 //
-// Returns: UNIMPLEMENTED for a sequence with a constraint and Drawing::kHere: only the executor with
+// Returns: UNIMPLEMENTED for a sequence with a constraint and Drawing::kHere: only an executor with
 //          the matcher follows it (docs/decisions/0078-a-plan-is-a-message.md).
 absl::StatusOr<std::string> EncodeCommand(const StepCommand& command,
                                           Drawing drawing = Drawing::kHere);

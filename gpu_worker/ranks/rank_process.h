@@ -19,7 +19,7 @@ namespace retroinfer {
 // no signal that rank 0 has blocked.
 //
 // Threads: one.
-// Owns:    the process and its socket. The destructor closes the socket and waits for the process to
+// Owns:    process and socket. The destructor closes the socket and waits for the process to
 //          end, which is killed if that takes long.
 class RankProcess {
  public:
