@@ -7,6 +7,7 @@ answers are the same.
 
 Workloads, from files of this repository (or of --texts):
   edit     a source file of about --edit-characters: one of its names is to be changed, the answer is the whole file
+           (with --prediction the request says that the answer is expected to be like the file)
   extract  documentation of about --extract-characters: passages are to be copied
   chat     short questions, whose answers repeat little
 
@@ -43,6 +44,7 @@ def parse_options():
     parser.add_argument("--max-tokens", type=int, default=600, help="of an answer")
     parser.add_argument("--temperature", type=float, default=0)
     parser.add_argument("--policy", choices=("wave", "full", "streaming"), help="default: the server's")
+    parser.add_argument("--prediction", action="store_true", help="send the files to be edited as predictions, too")
     parser.add_argument("--texts", type=pathlib.Path, default=ROOT)
     parser.add_argument("--edit-characters", type=int, default=12_000)
     parser.add_argument("--extract-characters", type=int, default=90_000)
@@ -71,7 +73,7 @@ def edit_prompt(options, number):
     names = collections.Counter(re.findall(r"\b[A-Za-z_]{6,}\b", text))
     name = names.most_common(1 + number % 3)[-1][0]
     return (f"```\n{text}\n```\n\nRename `{name}` to `renamed_{number}` in this file. Answer with the whole file and "
-            "nothing else.")
+            "nothing else."), text
 
 
 def extract_prompt(options, number):
@@ -83,22 +85,25 @@ def extract_prompt(options, number):
     room = max(1, len(text) - options.extract_characters)
     begin = number * 7919 % room
     part = text[begin:begin + options.extract_characters]
-    return f"{part}\n\nCopy, word for word, all passages of this text about {TOPICS[number % len(TOPICS)]}."
+    return f"{part}\n\nCopy, word for word, all passages of this text about {TOPICS[number % len(TOPICS)]}.", ""
 
 
 def prompt_of(options, workload, number):
+    """The prompt, and what the answer is expected to be like."""
     if workload == "edit":
         return edit_prompt(options, number)
     if workload == "extract":
         return extract_prompt(options, number)
-    return f"{QUESTIONS[number % len(QUESTIONS)]} (Question {number + 1}.)"
+    return f"{QUESTIONS[number % len(QUESTIONS)]} (Question {number + 1}.)", ""
 
 
-def ask(options, prompt, speculation, max_tokens):
+def ask(options, prompt, prediction, speculation, max_tokens):
     body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": max_tokens, "seed": 1,
             "temperature": options.temperature, "reuse": "exact", "speculation": speculation}
     if options.policy:
         body["policy"] = options.policy
+    if options.prediction and prediction:
+        body["prediction"] = {"type": "content", "content": prediction}
     request = urllib.request.Request(options.url + "/v1/chat/completions", json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=3600) as response:
@@ -111,11 +116,11 @@ def ask(options, prompt, speculation, max_tokens):
 
 
 def measure(options, workload, number):
-    prompt = prompt_of(options, workload, number)
-    ask(options, prompt, "off", 1)
+    prompt, prediction = prompt_of(options, workload, number)
+    ask(options, prompt, prediction, "off", 1)
     answers = {}
     for speculation in ("off", "auto") if number % 2 == 0 else ("auto", "off"):
-        answers[speculation] = ask(options, prompt, speculation, options.max_tokens)
+        answers[speculation] = ask(options, prompt, prediction, speculation, options.max_tokens)
     plain, tried = answers["off"], answers["auto"]
     return {"workload": workload, "number": number, "prompt_tokens": plain["prompt_tokens"],
             "tokens": plain["tokens"], "same": plain["text"] == tried["text"],

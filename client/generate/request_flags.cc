@@ -214,6 +214,10 @@ void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
       ->check(CLI::IsMember({"off", "auto"}))
       ->group(kRequestGroup);
   app.add_option_function<std::string>(
+         "--prediction", [request](const std::string& text) { request->set_prediction(text); },
+         "What the answer is expected to be like, for drafts of its tokens")
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
          "--timeout",
          [request](const std::string& text) {
            absl::Duration timeout;

@@ -5,10 +5,19 @@
 
 namespace retroinfer {
 
-DraftIndex::DraftIndex(std::span<const int32_t> prompt)
+DraftIndex::DraftIndex(std::span<const int32_t> prompt, std::span<const int32_t> prediction)
     : prompt_(prompt),
-      begin_(std::max<int64_t>(0, static_cast<int64_t>(prompt.size()) - kMostIndexed)),
+      prediction_(prediction),
+      begin_(std::max<int64_t>(0, std::ssize(prompt) + std::ssize(prediction) - kMostIndexed)),
       num_indexed_(begin_) {}
+
+void DraftIndex::Append(int32_t token) {
+  if (num_predicted_ == answer_.size() && num_predicted_ < prediction_.size() &&
+      prediction_[num_predicted_] == token) {
+    ++num_predicted_;
+  }
+  answer_.push_back(token);
+}
 
 size_t DraftIndex::PlaceOf(int64_t position) const {
   constexpr uint64_t kMix = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
@@ -43,7 +52,8 @@ int64_t DraftIndex::Index(int64_t most) {
 }
 
 int64_t DraftIndex::AlikeUpTo(int64_t a, int64_t b) const {
-  const int64_t most = std::min(kMostMatch, std::min(a, b) + 1 - begin_);
+  int64_t most = std::min(kMostMatch, std::min(a, b) + 1 - begin_);
+  if (!prediction_.empty()) most = std::min(most, std::ssize(answer_));
   int64_t length = 0;
   while (length < most && At(a - length) == At(b - length)) ++length;
   return length;
@@ -51,6 +61,10 @@ int64_t DraftIndex::AlikeUpTo(int64_t a, int64_t b) const {
 
 std::optional<DraftIndex::Match> DraftIndex::Find() const {
   const int64_t last = num_tokens() - 1;
+  if (num_predicted_ == answer_.size() && num_predicted_ < prediction_.size()) {
+    return Match{.next = std::ssize(prompt_) + static_cast<int64_t>(num_predicted_),
+                 .length = kMostMatch};
+  }
   if (!is_whole() || last + 1 - begin_ < kLeastMatch) return std::nullopt;
   Match best;
   int32_t at = previous_.back();
@@ -67,6 +81,10 @@ std::optional<DraftIndex::Match> DraftIndex::Find() const {
 
 void DraftIndex::Read(const Match& match, int64_t count, std::vector<int32_t>& draft) const {
   const size_t before = draft.size();
+  const int64_t end_of_prediction = std::ssize(prompt_) + std::ssize(prediction_);
+  if (match.next >= std::ssize(prompt_) && match.next < end_of_prediction) {
+    count = std::min(count, end_of_prediction - match.next);
+  }
   for (int64_t i = 0; i < count; ++i) {
     const int64_t position = match.next + i;
     const int64_t beyond = position - num_tokens();

@@ -19,8 +19,9 @@ namespace retroinfer {
 
 class Drafting {
  public:
-  // `prompt` outlives it. Takes no memory before the first call of Index().
-  explicit Drafting(std::span<const int32_t> prompt) : index_(prompt) {}
+  // As DraftIndex. Takes no memory before the first call of Index().
+  explicit Drafting(std::span<const int32_t> prompt, std::span<const int32_t> prediction = {})
+      : index_(prompt, prediction) {}
 
   // DraftIndex::Index().
   int64_t Index(int64_t most) { return index_.Index(most); }

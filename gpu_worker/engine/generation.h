@@ -36,7 +36,8 @@ struct GenerationRequest {
   KvReuse reuse = KvReuse::kExact;
   bool shares_kv = true;  // false: its KV gets no names, and it reads none that has one
   bool drafts = true;     // steps may try drafts of its next tokens, where the engine does that
-  int32_t priority = 0;   // lower runs first; equal: the tenant that was served least
+  std::vector<int32_t> prediction;  // what the answer may be like, for drafts; may be empty
+  int32_t priority = 0;             // lower runs first; equal: the tenant that was served least
   // The tenant that is charged, and whose limits hold. Null: the tenant without a name.
   std::shared_ptr<const common::Tenant> tenant;
   // Nobody has named max_tokens: it is what is left of the model's length. Memory is reserved as

@@ -346,7 +346,9 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
                              AnswerGrowth::TokensAtFirst(request), options_.reserves_all);
   live->takes_in_order = sequence.policy->TakesInOrder(kv);
-  if (options_.drafts && request.drafts && !IsScoring(request)) live->drafting.emplace(kv.prompt);
+  if (options_.drafts && request.drafts && !IsScoring(request)) {
+    live->drafting.emplace(kv.prompt, request.prediction);
+  }
   live_.push_back(std::move(live));
 }
 

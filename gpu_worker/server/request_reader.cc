@@ -14,6 +14,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/sampling_validation.h"
 #include "gpu_worker/server/constraint_reader.h"
+#include "gpu_worker/server/prediction_reader.h"
 #include "gpu_worker/server/proto_time.h"
 #include "gpu_worker/server/request_choices.h"
 #include "gpu_worker/server/special_tokens.h"
@@ -136,6 +137,10 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
   ASSIGN_OR_RETURN(shared.reuse, ReadReuse(request));
   ASSIGN_OR_RETURN(shared.drafts, ReadSpeculation(request));
+  if (shared.drafts) {
+    ASSIGN_OR_RETURN(shared.prediction,
+                     ReadPrediction(request.prediction(), *model_.tokenizer, max_model_len_));
+  }
   shared.open_ended =
       !request.sampling().has_max_tokens() && model_.default_sampling.max_tokens == 0;
   shared.deadline = deadline.time;

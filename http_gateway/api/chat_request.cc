@@ -31,10 +31,36 @@ absl::Status ReadLogprobs(Fields& fields, ChatRequest* request) {
   return absl::OkStatus();
 }
 
+// The text that the answer is expected to be like.
+absl::Status ReadPrediction(Fields& fields, v1::GenerateRequest* call) {
+  const Json* const value = fields.Find("prediction");
+  if (value == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(Fields prediction, fields.Inner(*value, "prediction"));
+  std::optional<std::string> type;
+  RETURN_IF_ERROR(prediction.Read("type", &type));
+  if (type != "content") {
+    return ParamError("prediction.type", "prediction.type must be \"content\"");
+  }
+  const Json* const content = prediction.Find("content");
+  if (content == nullptr) {
+    return ParamError("prediction.content", "prediction.content is missing", "MISSING_PARAMETER");
+  }
+  if (content->is_string()) {
+    call->set_prediction(content->get<std::string>());
+  } else if (content->is_array()) {
+    ASSIGN_OR_RETURN(*call->mutable_prediction(),
+                     TextOfParts(*content, "prediction.content", prediction));
+  } else {
+    return ParamError("prediction.content",
+                      "prediction.content must be a string or a list of parts", "INVALID_TYPE");
+  }
+  return prediction.CheckUnknown();
+}
+
 absl::Status RefuseWhatIsNotOffered(Fields& fields) {
   RETURN_IF_ERROR(fields.NotOffered("modalities", "answers are text", Json::array({"text"})));
   RETURN_IF_ERROR(fields.NotOffered("audio", kNoSuchThing));
-  for (const char* const name : {"prediction", "web_search_options", "verbosity"}) {
+  for (const char* const name : {"web_search_options", "verbosity"}) {
     RETURN_IF_ERROR(fields.Hint(name, kNoSuchThing));
   }
   return absl::OkStatus();
@@ -58,6 +84,7 @@ absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body, IgnoredNames* igno
   RETURN_IF_ERROR(ReadLogprobs(fields, &request));
   RETURN_IF_ERROR(ReadTools(fields, request.call.mutable_messages(), &request.tools));
   ASSIGN_OR_RETURN(request.options.constraint_param, ReadConstraint(fields, &request.call));
+  RETURN_IF_ERROR(ReadPrediction(fields, &request.call));
   RETURN_IF_ERROR(RefuseWhatIsNotOffered(fields));
   RETURN_IF_ERROR(fields.CheckUnknown());
   return request;

@@ -110,5 +110,38 @@ TEST(SegmentLayoutTest, ATailLiesBetweenIndexAndPages) {
   EXPECT_EQ(with.max_pages - with.first_kv_page, without.max_pages - without.first_kv_page);
 }
 
+TEST(KvHeadRangeTest, FitsMemoryThatHasItsHeads) {
+  KvGeometry memory = kLlama8b;
+  EXPECT_TRUE(KvHeadRange{}.Fits(memory));
+  EXPECT_EQ(KvHeadRange{}.Of(memory), (KvHeadRange{0, 8, 8}));
+  EXPECT_EQ(KvHeadRange{}.ArenaOf(memory), memory);
+  EXPECT_TRUE(KvHeadRange{}.is_all() && KvHeadRange{}.is_first());
+  memory.num_kv_heads = 2;
+  const KvHeadRange last{6, 2, 8};
+  EXPECT_TRUE(last.Fits(memory));
+  EXPECT_FALSE(last.is_all() || last.is_first());
+  EXPECT_EQ(last.Of(memory), last);
+  EXPECT_EQ(last.ArenaOf(memory), kLlama8b);
+  for (const KvHeadRange& other :
+       {KvHeadRange{7, 2, 8}, KvHeadRange{0, 1, 8}, KvHeadRange{0, 2, 1}, KvHeadRange{0, 2, 0},
+        KvHeadRange{1, 0, 0}, KvHeadRange{UINT32_MAX, 2, 8}}) {
+    EXPECT_FALSE(other.Fits(memory)) << other.first;
+  }
+}
+
+TEST(KvHeadRangeTest, RegionsShareAnExtentOut) {
+  const SegmentLayout layout(kLlama8b, kPrefillSegmentTokens);
+  uint32_t end = layout.first_kv_page;
+  for (uint32_t first = 0; first < 8; first += 2) {
+    const KvRegion region = layout.RegionOf({first, 2, 8});
+    EXPECT_EQ(region.begin, end);
+    EXPECT_EQ(region.num_pages(), 32 * 2 * layout.max_pages_per_head);
+    end = region.end;
+  }
+  EXPECT_EQ(end, layout.max_pages);
+  EXPECT_EQ(layout.RegionOf({0, 8, 8}).begin, layout.first_kv_page);
+  EXPECT_EQ(layout.RegionOf({0, 8, 8}).end, layout.max_pages);
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -19,8 +19,8 @@ class DraftIndexTest : public testing::Test {
  protected:
   // What the index drafts behind the prompt and the answer.
   std::vector<int32_t> Draft(const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer,
-                             int64_t count) {
-    DraftIndex index(prompt);
+                             int64_t count, const std::vector<int32_t>& prediction = {}) {
+    DraftIndex index(prompt, prediction);
     for (const int32_t token : answer) index.Append(token);
     index.Index(kAll);
     std::vector<int32_t> draft;
@@ -37,6 +37,27 @@ class DraftIndexTest : public testing::Test {
 TEST_F(DraftIndexTest, WhatFollowedTheLongestMatchIsTheDraft) {
   EXPECT_THAT(Draft({9, 1, 2, 3, 4, 5, 8, 1, 2, 3, 6, 7}, {9, 1, 2, 3}, 2), ElementsAre(4, 5));
   EXPECT_EQ(length_, 4);
+}
+
+TEST_F(DraftIndexTest, AnAnswerIsExpectedToBeThePrediction) {
+  const std::vector<int32_t> prediction = {1, 2, 3, 4, 5, 6, 7};
+  EXPECT_THAT(Draft({8, 9}, {}, 3, prediction), ElementsAre(1, 2, 3));
+  EXPECT_THAT(Draft({8, 9}, {1, 2}, 3, prediction), ElementsAre(3, 4, 5));
+  EXPECT_THAT(Draft({8, 9}, {1, 2, 3, 4, 5}, 8, prediction), ElementsAre(6, 7)) << "its end";
+}
+
+TEST_F(DraftIndexTest, AnAnswerThatLeavesThePredictionFindsItAgain) {
+  const std::vector<int32_t> prediction = {1, 2, 3, 4, 5, 6, 7};
+  EXPECT_THAT(Draft({8, 9}, {1, 2, 50}, 3, prediction), IsEmpty());
+  EXPECT_THAT(Draft({8, 9}, {1, 2, 50, 4, 5, 6}, 3, prediction), ElementsAre(7));
+  EXPECT_THAT(Draft({8, 9}, {50, 51, 1, 2, 3}, 3, prediction), ElementsAre(4, 5, 6))
+      << "something stands before it";
+}
+
+// What ends a prediction, or a prompt, is not what the answer goes on from.
+TEST_F(DraftIndexTest, BehindAPredictionTheAnswerAloneIsLookedFor) {
+  EXPECT_THAT(Draft({5, 6, 40, 41, 1, 5, 6}, {40}, 3, {1, 5, 6}), IsEmpty());
+  EXPECT_THAT(Draft({5, 6, 40, 41, 42, 43}, {40, 41, 42}, 1, {1, 5, 6}), ElementsAre(43));
 }
 
 TEST_F(DraftIndexTest, OfMatchesOfOneLengthTheNewestCounts) {

@@ -31,6 +31,18 @@ TEST(DraftingTest, ADraftIsMadeOnceForEachToken) {
   EXPECT_THAT(drafting.draft(), IsEmpty());
 }
 
+TEST(DraftingTest, WithAPredictionTheFirstTokensAreDraftedToo) {
+  const std::vector<int32_t> prompt = {1, 2}, prediction = {7, 8, 9, 10};
+  Drafting drafting(prompt, prediction);
+  drafting.Index(100);
+  drafting.Draft(8);
+  EXPECT_THAT(drafting.draft(), ElementsAre(7, 8, 9, 10));
+  drafting.Append(7);
+  drafting.Index(100);
+  drafting.Draft(8);
+  EXPECT_THAT(drafting.draft(), ElementsAre(8, 9, 10));
+}
+
 // Whether or not a step had rows for the draft.
 TEST(DraftingTest, TheChanceFollowsWhatIsDrawn) {
   std::vector<int32_t> prompt;

@@ -268,16 +268,21 @@ TEST_F(SpeculationTest, SuspensionsChangeNothing) {
   ExpectIdle();
 }
 
-// The cost model decides: drafts that are seldom right are not tried for long.
-TEST_F(SpeculationTest, DraftsThatDoNotPayAreLeft) {
-  trying_.tries = false;
-  const GenerationResult repeats = ExpectSame(Request(300, 600, PolicyKind::kFull, 4));
-  EXPECT_GT(repeats.drafts_accepted, repeats.drafts_rejected);
-  GenerationRequest flat = Request(300, 600, PolicyKind::kFull, 4);
-  flat.sampling.temperature = 3;
-  for (int32_t token = 40; token < 50; ++token) flat.sampling.logit_bias[token] = 90;
-  const GenerationResult drawn = ExpectSame(flat);
-  EXPECT_LT(drawn.drafts_rejected, 100);
+// Whatever the prediction says: the answer, something else, or nothing that the model could say.
+TEST_F(SpeculationTest, APredictionChangesNoToken) {
+  GenerationRequest request = Sampled(300, 120, PolicyKind::kFull, 4);
+  const auto plain = Submit(request, false);
+  EXPECT_TRUE(plain->Wait().status.ok());
+  const Tokens answer = plain->tokens();
+  request.prediction = answer;
+  const GenerationResult right = ExpectSame(request);
+  EXPECT_EQ(right.drafts_rejected, 0);
+  // Every ninth step tries none; a step tries at most eight.
+  EXPECT_GT(right.drafts_accepted, 70);
+  request.prediction.assign(answer.begin() + 40, answer.end());
+  ExpectSame(request);
+  request.prediction.assign(500, 7);
+  EXPECT_GT(ExpectSame(request).drafts_rejected, 0);
 }
 
 TEST_F(SpeculationTest, StepsThatScoreAreNotDrafts) {

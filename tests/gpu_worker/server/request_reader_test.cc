@@ -337,6 +337,17 @@ TEST_F(RequestReaderTest, DraftsAreTriedUnlessTheRequestDoesWithout) {
   ExpectRefused("INVALID_REQUEST", "speculation 7");
 }
 
+TEST_F(RequestReaderTest, APredictionIsReadWhereDraftsMayBeTried) {
+  EXPECT_TRUE(ReadOne().prediction.empty());
+  request_.set_prediction("ab");
+  EXPECT_EQ(ReadOne().prediction.size(), 2u);
+  request_.set_speculation(v1::SPECULATION_OFF);
+  EXPECT_TRUE(ReadOne().prediction.empty());
+  request_.set_speculation(v1::SPECULATION_AUTO);
+  request_.set_prediction(std::string(1 << 20, 'a'));
+  ExpectRefused("INVALID_REQUEST", "prediction has 1048576 bytes");
+}
+
 TEST_F(RequestReaderTest, RefusesBadIdsSaltsAndTimeouts) {
   request_.set_request_id("a/b");
   ExpectRefused("INVALID_REQUEST", "request_id");

@@ -41,6 +41,19 @@ TEST(ChatRequest, TakesEveryRoleAndPartsOfContent) {
   EXPECT_EQ(request->tools.choice, ToolChoice::kNone);
 }
 
+TEST(ChatRequest, TakesAPredictionAsATextOrInParts) {
+  const auto prediction = [](const std::string& content) {
+    return Read(std::string(kUser) + R"(, "prediction": {"type": "content", "content": )" +
+                content + "}")
+        .value()
+        .call.prediction();
+  };
+  EXPECT_EQ(prediction(R"("int main();")"), "int main();");
+  EXPECT_EQ(prediction(R"([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])"),
+            "a\nb");
+  EXPECT_EQ(Read(std::string(kUser) + R"(, "prediction": null)").value().call.prediction(), "");
+}
+
 TEST(ChatRequest, RefusesByName) {
   const std::string user = kUser;
   const std::pair<std::string, const char*> cases[] = {
@@ -56,6 +69,10 @@ TEST(ChatRequest, RefusesByName) {
        "messages[0].content[0]"},
       {user + R"(, "modalities": ["audio"])", "modalities"},
       {user + R"(, "top_logprobs": 3)", "top_logprobs"},
+      {user + R"(, "prediction": "x")", "prediction"},
+      {user + R"(, "prediction": {"content": "x"})", "prediction.type"},
+      {user + R"(, "prediction": {"type": "content"})", "prediction.content"},
+      {user + R"(, "prediction": {"type": "content", "content": 1})", "prediction.content"},
       {user + R"(, "logprobs": 3)", "logprobs"},
       {user + R"(, "max_tokens": 3, "max_completion_tokens": 4)", "max_tokens"},
       {user + R"(, "prompt": "x")", "prompt"},

@@ -64,6 +64,7 @@ class GenerateOptions(ScoreOptions, total=False):
     tenant: str
     reuse: str  # "exact" or "generated": which cached KV may be read
     speculation: str  # "off" or "auto": whether steps may try drafts of the next tokens; the tokens are the same
+    prediction: str  # what the answer is expected to be like, for those drafts
     temperature: float
     top_p: float
     top_k: int
@@ -207,6 +208,8 @@ def generate_request(prompt: Prompt, progress: bool,
         if speculation not in _SPECULATIONS:
             raise ValueError(f"speculation is one of {', '.join(map(repr, _SPECULATIONS))}, not {speculation!r}")
         request.speculation = _SPECULATIONS[speculation]
+    if (prediction := left.pop("prediction", None)) is not None:
+        request.prediction = prediction
     _set_constraint(request, left)
     return request, _set_work(request, left)
 

@@ -168,13 +168,13 @@ class PageSelectTest : public testing::TestWithParam<BackendParam> {
   struct TokenLogits {
     std::vector<double> logits, half_variances;
   };
-  TokenLogits LogitsOf(uint32_t head, int32_t cluster, std::span<const float> query, double score) {
+  // `turned`: the query as codes have it (TurnedVector()), which is as long.
+  TokenLogits LogitsOf(uint32_t head, int32_t cluster, const std::vector<double>& turned,
+                       double score) {
     const TokenCodeLayout layout(geometry_.format, geometry_.head_dim);
-    const std::vector<double> wide(query.begin(), query.end());
-    const std::vector<double> turned = TurnedVector(wide);
-    const double d = static_cast<double>(query.size());
+    const double d = static_cast<double>(turned.size());
     const double length =
-        std::sqrt(std::inner_product(wide.begin(), wide.end(), wide.begin(), 0.0));
+        std::sqrt(std::inner_product(turned.begin(), turned.end(), turned.begin(), 0.0));
     const auto block = static_cast<MetaBlockId>(cluster / 64);
     TokenLogits result;
     for (uint32_t i = 0; i < Entry(head, cluster).num_tokens; ++i) {
@@ -242,8 +242,9 @@ void PageSelectTest::CheckRow(const Result& result, const SequenceCase& sequence
   std::vector<double> ranks(pages.size(), -INFINITY);
   for (uint32_t g = 0; g < group; ++g) {
     const size_t query_row = row * group + g;
-    const std::span<const float> query(result.queries.data() + query_row * geometry_.head_dim,
-                                       geometry_.head_dim);
+    const float* const query = result.queries.data() + query_row * geometry_.head_dim;
+    const std::vector<double> turned =
+        TurnedVector(std::vector<double>(query, query + geometry_.head_dim));
     const float* const before = result.scores_before.data() + query_row * max_clusters;
     const float* const after = result.scores.data() + query_row * max_clusters;
     std::vector<double> masses(pages.size());
@@ -253,7 +254,7 @@ void PageSelectTest::CheckRow(const Result& result, const SequenceCase& sequence
     for (int32_t i = 0; i < num_clusters(); ++i) others.insert(i);
     for (const int32_t cluster : candidates) {
       others.erase(cluster);
-      const TokenLogits tokens = LogitsOf(head, cluster, query, before[cluster]);
+      const TokenLogits tokens = LogitsOf(head, cluster, turned, before[cluster]);
       double rest = 0;
       for (size_t i = 0; i < tokens.logits.size(); ++i) {
         const size_t page = place + i / per_page;
