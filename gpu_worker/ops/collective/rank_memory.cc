@@ -146,15 +146,16 @@ bool RankMemory::AwaitRank(int rank) {
     if (HasCome(line.posted.load(std::memory_order_acquire), turn_)) return true;
     Pause();
   }
-  while (!ended()) {
+  while (true) {
     line.waiters.fetch_add(1);
     const uint32_t posted = line.posted.load();
     const bool has_come = HasCome(posted, turn_);
-    if (!has_come && !ended()) SleepOn(line.posted, posted);
+    const bool has_ended = ended();
+    if (!has_come && !has_ended) SleepOn(line.posted, posted);
     line.waiters.fetch_sub(1);
-    if (has_come) return true;
+    // A turn that all have come to is whole, whoever has ended since.
+    if (has_come || has_ended) return has_come;
   }
-  return false;
 }
 
 absl::Status RankMemory::Meet() {

@@ -12,6 +12,18 @@
 //                       turn_bytes
 //
 // A rank that ends, or is ended by whoever watches over it, ends all (End): nobody waits for ever.
+//
+// How a process becomes a rank:
+//   1. The first rank makes a memfd of Bytes(num_ranks), maps it, calls Format, and hands it to the
+//      others, which map it; each calls Attach({rank, num_ranks}).
+//   2. The operations are made with it: CpuOps(device, precision, &ranks), or, all ranks at the
+//      same time, CudaOps::Create(device, &ranks), each on a GPU of its own.
+//   3. Each loads its part: ModelSource::Load(..., {rank, num_ranks}), then Transformer::Create
+//      with the whole model's configuration and TransformerOptions::parallel;
+//      Transformer::config() is the rank's. ShardConfig tells the same before anything is loaded,
+//      WeightBytesOf the bytes.
+//   4. All make the same calls of the Transformer in the same order. Whoever sees a rank die or
+//      hang calls End on its own view (any thread may); the others' calls then give ABORTED.
 #pragma once
 
 #include <atomic>
@@ -86,7 +98,7 @@ class RankMemory {
 
   // Ends the turn: waits until all ranks have called it as often as this one.
   //
-  // Returns: ABORTED once a rank has ended, with `Of` of no use.
+  // Returns: ABORTED if a rank has ended before all had come, with `Of` of no use.
   absl::Status Meet();
 
   // Makes all waits of all ranks return, now and later.

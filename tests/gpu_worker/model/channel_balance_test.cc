@@ -231,7 +231,7 @@ class OneLayerTest : public ::testing::Test {
       TensorText tensor{name, dtype, shape, ""};
       const int64_t cols = shape.size() == 1 ? 1 : shape[1];
       for (int64_t i = 0; i < shape[0] * cols; ++i) {
-        const int64_t channel = i / cols % 64;
+        const int64_t channel = i / cols / 64 < first_head_ ? -1 : i / cols % 64;
         const bool other =
             name.find("k_proj") != std::string::npos && (channel == row || channel == row + 32);
         const bool is_bias = name.find("k_proj.bias") != std::string::npos;
@@ -251,7 +251,8 @@ class OneLayerTest : public ::testing::Test {
   }
 
   ModelConfig config_;
-  float bias_of_row_ = 1;  // of the row's channels
+  float bias_of_row_ = 1;   // of the row's channels
+  int64_t first_head_ = 0;  // heads before it have ones alone
   TempFolder folder_;
 };
 
@@ -311,6 +312,39 @@ TEST_F(OneLayerTest, WhatTurnedBiasesHaveInCommonIsTakenFromKeys) {
     EXPECT_EQ(offsets[i], std::ldexp(turned.means[i], -balance.exponents()[i % 32])) << i;
   }
   EXPECT_GT(std::abs(offsets[31]), 90) << "the slowest pair stays where it is";
+}
+
+TEST_F(OneLayerTest, RanksHaveWhatIsOfTheirHeads) {
+  config_.num_kv_heads = 2;
+  config_.num_query_heads = 4;
+  config_.qkv_bias = true;
+  first_head_ = 1;
+  bias_of_row_ = 100;
+  const ChannelBalance whole = BalanceWith(256, 31);
+  const std::span<const float> offsets = whole.key_offsets(0);
+  ModelConfig config = config_;
+  config.num_kv_heads = 1;
+  config.num_query_heads = 2;
+  const ModelTable table(config);
+  for (const uint32_t head : {0u, 1u}) {
+    const ChannelBalance part = whole.Of({.query_heads = {2 * head, 2}, .kv_heads = {head, 1, 2}});
+    EXPECT_EQ(part.num_changed(), head == 0 ? 0 : 1);
+    const auto first = offsets.begin() + 64 * head;
+    EXPECT_THAT(part.key_offsets(0), ::testing::ElementsAreArray(first, first + 64));
+    const auto keys =
+        part.RowExponents(table.stored().at("model.layers.0.self_attn.k_proj.weight"));
+    const auto queries =
+        part.RowExponents(table.stored().at("model.layers.0.self_attn.q_proj.weight"));
+    if (head == 0) {
+      EXPECT_TRUE(keys.empty() && queries.empty());
+      continue;
+    }
+    ASSERT_EQ(keys.size(), 64u);
+    ASSERT_EQ(queries.size(), 128u);
+    EXPECT_LT(keys[31], 0);
+    EXPECT_EQ(queries[64 + 31], -keys[31]);
+  }
+  EXPECT_NE(offsets[31], offsets[64 + 31]);
 }
 
 TEST_F(OneLayerTest, KeysThatAreNotTurnedKeepTheirBias) {

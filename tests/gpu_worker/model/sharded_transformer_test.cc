@@ -8,10 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "gpu_worker/model/gguf/gguf_model.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/shard_config.h"
 #include "gpu_worker/model/transformer.h"
 #include "tests/gpu_worker/model/dense_sequences.h"
+#include "tests/gpu_worker/model/gguf/golden_gguf.h"
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/support/device_data.h"
 #include "tests/support/rank_threads.h"
@@ -121,14 +123,15 @@ TransformerOptions OptionsOf(const RankThreads& ranks, int rank) {
 }
 
 // The logits of each rank.
-std::vector<absl::StatusOr<std::vector<float>>> LogitsOfRanks(const GoldenModel& golden,
-                                                              int num_ranks) {
+using RankLogits = std::vector<absl::StatusOr<std::vector<float>>>;
+RankLogits LogitsOfRanks(const ModelConfig& config, const Checkpoint& checkpoint, int num_ranks,
+                         const std::vector<int32_t>& prompt, const std::vector<int64_t>& rows,
+                         std::span<const int32_t> forced) {
   RankThreads ranks(num_ranks);
-  std::vector<absl::StatusOr<std::vector<float>>> logits(static_cast<size_t>(num_ranks),
-                                                         absl::UnknownError("no result"));
+  RankLogits logits(static_cast<size_t>(num_ranks), absl::UnknownError("no result"));
   ranks.Run([&](int rank) {
     Backend& backend = ranks.backend(rank);
-    auto model = Transformer::Load(*backend.device, *backend.ops, golden.config, golden.checkpoint,
+    auto model = Transformer::Load(*backend.device, *backend.ops, config, checkpoint,
                                    OptionsOf(ranks, rank));
     auto& result = logits[static_cast<size_t>(rank)];
     if (!model.ok()) {
@@ -136,11 +139,13 @@ std::vector<absl::StatusOr<std::vector<float>>> LogitsOfRanks(const GoldenModel&
       ranks.memory(rank).End();
       return;
     }
-    result = RankRun(backend, **model, 200)
-                 .Logits(golden.prompt, golden.prefill_positions,
-                         std::span(golden.forced).first(kSteps));
+    result = RankRun(backend, **model, 200).Logits(prompt, rows, forced);
   });
   return logits;
+}
+RankLogits LogitsOfRanks(const GoldenModel& golden, int num_ranks) {
+  return LogitsOfRanks(golden.config, golden.checkpoint, num_ranks, golden.prompt,
+                       golden.prefill_positions, std::span(golden.forced).first(kSteps));
 }
 
 struct Sharing {
@@ -200,6 +205,28 @@ INSTANTIATE_TEST_SUITE_P(
       std::replace(name.begin(), name.end(), '-', '_');
       return name;
     });
+
+// Rows of blocks, some of which have their places changed, are decoded where a rank has them.
+TEST(ShardedTransformer, BlocksOfGgufFilesAreSplit) {
+  for (const char* const name : {"llama", "qwen3moe"}) {
+    const auto model = OpenGgufModel(test_support::GoldenGgufModel(name), name);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const auto config = (*model)->ReadConfig();
+    ASSERT_TRUE(config.ok()) << config.status();
+    const auto checkpoint = (*model)->OpenWeights(*config);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    const std::vector<int32_t> prompt = {1, 40, 7, 19, 33, 2};
+    const auto logits = [&](int num_ranks) {
+      return LogitsOfRanks(*config, *checkpoint, num_ranks, prompt, {0, 5}, {});
+    };
+    const RankLogits whole = logits(1);
+    ASSERT_TRUE(whole[0].ok()) << whole[0].status();
+    for (const auto& of_rank : logits(2)) {
+      ASSERT_TRUE(of_rank.ok()) << name << ": " << of_rank.status();
+      EXPECT_LE(NormError(*of_rank, *whole[0]), 1e-4) << name;
+    }
+  }
+}
 
 TEST(ShardedTransformer, RunsGiveTheSameBits) {
   const GoldenModel golden("gptoss-d64-mxfp4");

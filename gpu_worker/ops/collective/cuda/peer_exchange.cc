@@ -15,6 +15,7 @@ namespace retroinfer::cuda {
 struct PieceCard {
   int64_t process = 0;
   int32_t device = 0;
+  cudaUUID_t gpu = {};
   uint32_t is_there = 0;    // 0: the rank has none, and all fail
   void* address = nullptr;  // in that process
   cudaIpcMemHandle_t handle = {};
@@ -66,6 +67,9 @@ absl::Status PeerExchange::Open() {
   mine.address = piece_;
   mine.is_there = 1;
   RETURN_IF_CUDA_ERROR(cudaGetDevice(&mine.device));
+  cudaDeviceProp properties;
+  RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, mine.device));
+  mine.gpu = gpu_ = properties.uuid;
   RETURN_IF_CUDA_ERROR(cudaIpcGetMemHandle(&mine.handle, piece_));
   static_assert(sizeof(PieceCard) <= RankMemory::kAlignment);
   std::memcpy(ranks_.Mine().data(), &mine, sizeof(mine));
@@ -83,6 +87,12 @@ absl::Status PeerExchange::MapPeer(int rank, const PieceCard& card) {
   const int mine = ranks_.parallel().rank;
   if (card.is_there != 1) {
     return absl::InternalError(absl::StrCat("rank ", rank, " has told nothing of its memory"));
+  }
+  if (std::memcmp(&card.gpu, &gpu_, sizeof(gpu_)) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ranks ", mine, " and ", rank,
+                     " are on the same GPU, where their kernels would wait for each other's turn; "
+                     "each rank needs one of its own"));
   }
   void* address = card.address;
   if (card.process == ::getpid()) {

@@ -58,8 +58,9 @@ class PeerExchange {
   // call it together, before any other use of `ranks`. The calling thread's current device is the
   // rank's. `device` and `ranks` must outlive the result.
   //
-  // Returns: FAILED_PRECONDITION if a rank's GPU cannot read another's; INVALID_ARGUMENT for more
-  //          than kMostRanks; ABORTED if a rank ends meanwhile; all ranks fail where one does.
+  // Returns: FAILED_PRECONDITION if a rank's GPU cannot read another's, or is another's, too;
+  //          INVALID_ARGUMENT for more than kMostRanks; ABORTED if a rank ends meanwhile; all
+  //          ranks fail where one does.
   static absl::StatusOr<std::unique_ptr<PeerExchange>> Create(Device& device, RankMemory& ranks);
   PeerExchange(const PeerExchange&) = delete;
   PeerExchange& operator=(const PeerExchange&) = delete;
@@ -77,6 +78,7 @@ class PeerExchange {
   Device& device_;
   RankMemory& ranks_;
   PeerView view_;
+  cudaUUID_t gpu_ = {};
   void* piece_ = nullptr;
   std::vector<void*> mapped_;  // pieces of other processes
   std::span<std::byte> flag_page_;
