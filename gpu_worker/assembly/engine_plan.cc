@@ -7,7 +7,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/model_source.h"
-#include "gpu_worker/model/shard_config.h"
+#include "gpu_worker/model/largest_part.h"
 #include "gpu_worker/wave_index/retrieval_quality.h"
 
 namespace retroinfer {
@@ -51,22 +51,6 @@ absl::StatusOr<MemoryPlan> PlanForSynthetic(const ServedEngineOptions& options,
                                                  : "; use a larger --dense-kv-bytes or --memory"));
   }
   return plan;
-}
-
-// A rank's part of the model as a model of its own, with as many features as any rank has: some
-// have a few more than others. `heads` gets which KV heads of all the rank has.
-absl::StatusOr<ModelConfig> LargestPart(const ModelConfig& whole, const TensorParallel& parallel,
-                                        KvHeadRange* heads) {
-  ASSIGN_OR_RETURN(ModelConfig part, ShardConfig(whole, parallel));
-  if (!part.shard.has_value()) return part;
-  *heads = part.shard->kv_heads;
-  part.shard.reset();
-  for (int rank = 0; rank < parallel.num_ranks; ++rank) {
-    ASSIGN_OR_RETURN(const ModelConfig other,
-                     ShardConfig(whole, {.rank = rank, .num_ranks = parallel.num_ranks}));
-    part.intermediate_size = std::max(part.intermediate_size, other.intermediate_size);
-  }
-  return part;
 }
 
 }  // namespace
