@@ -74,6 +74,7 @@ absl::StatusOr<std::optional<int>> TakeRank(int* argc, const char* const* argv) 
 }
 
 int RunRank(const WorkerOptions& options) {
+  ::pthread_setname_np(::pthread_self(), "gpu_worker");  // not "exe", in lists of processes
   RankChannel channel{common::UniqueFd(RankProcess::kSocket)};
   const sigset_t signals = common::ServiceSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);

@@ -142,6 +142,7 @@ TEST_F(MetricsServicesTest, AreDocumentedAndBelongToOneService) {
 }
 
 TEST_F(MetricsServicesTest, ThoseOfRanksAreDocumented) {
+  processes_.options().device = "cpu";  // there may be one GPU
   processes_.options().worker_arguments.insert(processes_.options().worker_arguments.end(),
                                                {"--tensor-parallel", "2"});
   processes_.StartBoth();

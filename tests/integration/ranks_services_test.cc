@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,13 +52,24 @@ pid_t PidOfRank(ChildProcess& worker, int rank) {
 
 bool IsGone(pid_t pid) { return ::kill(pid, 0) != 0; }
 
+int NumGpus() {
+  std::error_code none;
+  const std::filesystem::directory_iterator gpus("/proc/driver/nvidia/gpus", none);
+  return none ? 0 : static_cast<int>(std::distance(begin(gpus), end(gpus)));
+}
+
 class RanksServicesTest : public testing::Test {
  protected:
-  explicit RanksServicesTest(int num_ranks = 2) : processes_(Options(num_ranks)) {
+  explicit RanksServicesTest(int num_ranks = 2)
+      : num_ranks_(num_ranks), processes_(Options(num_ranks)) {}
+  void SetUp() override {
+    if (processes_.options().device != "cpu" && NumGpus() < num_ranks_) {
+      GTEST_SKIP() << "needs " << num_ranks_ << " GPUs, there are " << NumGpus();
+    }
     processes_.StartBoth();
   }
   ~RanksServicesTest() override {
-    if (!HasFailure()) return;
+    if (!HasFailure() || IsSkipped()) return;
     std::fprintf(stderr, "%s\n%s\n", processes_.store().Log().c_str(),
                  processes_.worker().Log().c_str());
   }
@@ -80,6 +93,7 @@ class RanksServicesTest : public testing::Test {
     return status;
   }
 
+  const int num_ranks_;
   ServiceProcesses processes_;
 };
 
