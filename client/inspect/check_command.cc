@@ -8,6 +8,7 @@
 #include "common/memory/available_memory.h"
 #include "common/retrieval/retrieval_file.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/largest_part.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 
@@ -49,6 +50,9 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
                         "Part of the worker's memory for steady zones and policy full; 0: chosen");
   settings->AddByteSize("--block-cache-bytes", &input->worker.block_cache_bytes,
                         "Part of the worker's memory for the block cache; 0: chosen");
+  app.add_option("--tensor-parallel", input->num_ranks,
+                 "Ranks that share the model; memory is that of each, but for the arena")
+      ->check(CLI::Range(1, 8));
   app.add_option("--max-batch", input->worker.max_batch, "Requests that decode together")
       ->check(CLI::Range(1, 1024));
   settings->AddTokenCount("--dense-below", &input->worker.index.dense_below,
@@ -91,8 +95,10 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
                                             .weights_dtype = options.weights_dtype,
                                             .kv_dtype = options.kv_dtype,
                                             .rope_scaling = input->rope_scaling,
+                                            .num_ranks = input->num_ranks,
                                             .needs_weights = false}));
-  input->worker.model = files.config;
+  ASSIGN_OR_RETURN(input->worker.model, LargestPart(files.config, {.num_ranks = input->num_ranks},
+                                                    &input->worker.heads));
   const bool on_gpu = options.gpu_memory_bytes != 0;
   input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;
   input->has_weights = files.has_weights;

@@ -20,7 +20,10 @@ using common::FormatByteSize;
 
 constexpr int64_t kContextMin = 1024;  // what a worker must hold at least
 
-KvGeometry Geometry(const FitInput& input) { return input.worker.geometry(); }
+// Of the arena, which has the KV of all ranks.
+KvGeometry Geometry(const FitInput& input) {
+  return input.worker.heads.ArenaOf(input.worker.geometry());
+}
 
 MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
   MemoryPlanInput worker = input.worker;
@@ -41,12 +44,13 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
 int64_t CapacityOfEach(const FitInput& input, const MemoryPlan& plan) {
   const auto users = static_cast<int32_t>(input.users);
   return EntryOf(input.policy)
-      .capacity({.max_model_len = plan.max_model_len,
-                 .max_single_pass_tokens = plan.long_lane_tokens,
-                 .dense_blocks = plan.dense_blocks / users,
-                 .arena_tokens = ArenaCapacityTokens(
-                     plan.geometry, plan.arena_pages / static_cast<uint32_t>(users)),
-                 .dense_below = input.worker.index.dense_below});
+      .capacity(
+          {.max_model_len = plan.max_model_len,
+           .max_single_pass_tokens = plan.long_lane_tokens,
+           .dense_blocks = plan.dense_blocks / users,
+           .arena_tokens = ArenaCapacityTokens(plan.heads.ArenaOf(plan.geometry),
+                                               plan.arena_pages / static_cast<uint32_t>(users)),
+           .dense_below = input.worker.index.dense_below});
 }
 
 // A plan under which every user has a context of `context` tokens.
@@ -196,6 +200,8 @@ std::string StartLine(const FitInput& input, int64_t context) {
                       input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
                       input.number_types, input.retrieval_file.empty() ? "" : " --retrieval ",
                       input.retrieval_file, " --arena-bytes ", MebiBytes(input.arena_bytes),
+                      input.num_ranks == 1 ? "" : " --tensor-parallel ",
+                      input.num_ranks == 1 ? "" : absl::StrCat(input.num_ranks),
                       input.on_gpu ? " --device cuda" : " --memory ",
                       input.on_gpu ? "" : MebiBytes(input.memory_bytes), " --max-model-len ",
                       context, " --max-batch ", PlanInput(input, context).max_batch,
@@ -246,6 +252,10 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
                   FormatByteSize(input.memory_bytes), " (", MemoryFlag(input), "), arena ",
                   FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
+  if (input.num_ranks > 1) {
+    absl::StrAppend(&text, "Ranks    ", input.num_ranks, ", the worker's memory is that of each; ",
+                    "heads and weights are those of one\n");
+  }
   if (report.plan.has_value()) {
     absl::StrAppend(&text, "Split    ", report.plan->ToString(), "\n");
     absl::StrAppend(&text, "Largest context: ", WithThousands(report.largest_context), " tokens ",

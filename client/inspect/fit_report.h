@@ -26,6 +26,7 @@ struct FitInput {
   std::string retrieval_budgets;  // what it says (common::DescribeBudgets)
   bool has_weights = true;        // false: weight_bytes follows from config.json alone
   PolicyKind policy = PolicyKind::kWave;
+  int num_ranks = 1;             // `worker` is the largest part of the model, for one of them
   int64_t users = 1;             // that have a context each at a time
   uint64_t available_bytes = 0;  // what the machine can still give
   bool on_gpu = false;           // where the worker computes

@@ -13,6 +13,8 @@
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/shard_checkpoint.h"
+#include "gpu_worker/model/shard_config.h"
 #include "gpu_worker/model/stored_model.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
@@ -37,6 +39,29 @@ absl::StatusOr<ModelConfig> ReadConfig(const StoredModel& model, const ModelFile
   return config;
 }
 
+void TakeLarger(size_t bytes_cpu, size_t bytes_gpu, ModelFiles& files) {
+  files.weight_bytes_cpu = std::max(files.weight_bytes_cpu, bytes_cpu);
+  files.weight_bytes_gpu = std::max(files.weight_bytes_gpu, bytes_gpu);
+}
+
+// What the largest part of the weights takes.
+absl::Status SizeParts(const Checkpoint& checkpoint, KeptWeights keep, int num_ranks,
+                       ModelFiles& files) {
+  if (num_ranks == 1) {
+    TakeLarger(KeptWeightBytes(files.config, checkpoint, keep, kCpuNeeds),
+               KeptWeightBytes(files.config, checkpoint, keep, kCudaNeeds), files);
+    return absl::OkStatus();
+  }
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    ASSIGN_OR_RETURN(const ModelConfig part,
+                     ShardConfig(files.config, {.rank = rank, .num_ranks = num_ranks}));
+    ASSIGN_OR_RETURN(const Checkpoint of_rank, ShardCheckpoint(files.config, part, checkpoint));
+    TakeLarger(KeptWeightBytes(part, of_rank, keep, kCpuNeeds),
+               KeptWeightBytes(part, of_rank, keep, kCudaNeeds), files);
+  }
+  return absl::OkStatus();
+}
+
 // What follows from config.json alone.
 absl::StatusOr<ModelFiles> ReadConfigAlone(const StoredModel& model,
                                            const ModelFileOptions& options) {
@@ -45,8 +70,12 @@ absl::StatusOr<ModelFiles> ReadConfigAlone(const StoredModel& model,
   files.chat_template = "none";
   ASSIGN_OR_RETURN(files.config, ReadConfig(model, options));
   ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
-  files.weight_bytes_cpu = KeptRandomWeightBytes(files.config, keep, kCpuNeeds);
-  files.weight_bytes_gpu = KeptRandomWeightBytes(files.config, keep, kCudaNeeds);
+  for (int rank = 0; rank < options.num_ranks; ++rank) {
+    ASSIGN_OR_RETURN(const ModelConfig part,
+                     ShardConfig(files.config, {.rank = rank, .num_ranks = options.num_ranks}));
+    TakeLarger(KeptRandomWeightBytes(part, keep, kCpuNeeds),
+               KeptRandomWeightBytes(part, keep, kCudaNeeds), files);
+  }
   files.weights_dtype = WeightsDtype(files.config, keep);
   files.weight_scales = WeightScalesFrom(files.config, keep);
   return files;
@@ -89,8 +118,7 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   RETURN_IF_ERROR(CheckTensors(files.config, checkpoint));
   RETURN_IF_ERROR(CheckKeys(files.config, checkpoint, options.kv_dtype));
   ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
-  files.weight_bytes_cpu = KeptWeightBytes(files.config, checkpoint, keep, kCpuNeeds);
-  files.weight_bytes_gpu = KeptWeightBytes(files.config, checkpoint, keep, kCudaNeeds);
+  RETURN_IF_ERROR(SizeParts(checkpoint, keep, options.num_ranks, files));
   files.weights_dtype = WeightsDtype(files.config, keep);
   files.weight_scales = WeightScalesFrom(files.config, keep);
   return files;

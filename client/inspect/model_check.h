@@ -26,6 +26,7 @@ struct ModelFileOptions {
   std::string weights_dtype = "auto";
   std::string kv_dtype = "auto";
   std::string rope_scaling = {};
+  int num_ranks = 1;  // sizes of weights are those of the largest rank's part
   // False: a folder without weights, or a config.json, will do. What is not there is not checked;
   // but where something is in the place of weights, that is refused.
   bool needs_weights = true;

@@ -1,13 +1,18 @@
 #include "gpu_worker/assembly/compute_backend.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/gpu_nodes.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
@@ -27,6 +32,11 @@ constexpr double kCpuMemoryShare = 0.5;
 constexpr Stretches kCpuStretches{.least_tokens = kPrefillSegmentTokens, .share_of_prefix = 0};
 constexpr AheadShares kCpuAhead{.all = 0.2, .pass = 0.1};
 
+absl::Status WrongDevice(const std::string& name) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device is '", name, "': use auto, cpu, cuda, cuda:N or cuda:N,M,..."));
+}
+
 // Says why the CPU computes in the place of a GPU, if it may. A program that was built without CUDA
 // was meant to.
 absl::Status LeaveGpu(const absl::Status& why) {
@@ -39,6 +49,35 @@ absl::Status LeaveGpu(const absl::Status& why) {
               "computing on the CPU, which is slow for all but small models: {}",
               std::string(why.message()));
   return absl::OkStatus();
+}
+
+// Ranks share the cores.
+int32_t ThreadsOfRank(const ServedEngineOptions& options) {
+  if (options.num_ranks == 1) return options.num_threads;
+  const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
+  const int32_t all = options.num_threads > 0 ? options.num_threads : cores;
+  return std::max(1, all / options.num_ranks);
+}
+
+// The GPU of this rank, of those that `list` names: "N", of N and those behind it, or "N,M,...",
+// one a rank.
+absl::StatusOr<int> GpuOfRank(std::string_view list, const ServedEngineOptions& options) {
+  const std::vector<std::string> names =
+      absl::StrSplit(absl::string_view(list.data(), list.size()), ',');
+  std::vector<int> ordinals;
+  for (const std::string& name : names) {
+    int ordinal = -1;
+    const bool is_new = absl::SimpleAtoi(name, &ordinal) && ordinal >= 0 &&
+                        std::find(ordinals.begin(), ordinals.end(), ordinal) == ordinals.end();
+    if (!is_new) return WrongDevice(options.device);
+    ordinals.push_back(ordinal);
+  }
+  const auto num_ranks = static_cast<size_t>(options.num_ranks);
+  if (ordinals.size() == 1) return ordinals.front() + options.rank;
+  if (ordinals.size() == num_ranks) return ordinals[static_cast<size_t>(options.rank)];
+  return absl::InvalidArgumentError(absl::StrCat("--device names ", ordinals.size(),
+                                                 " GPUs, --tensor-parallel is ", options.num_ranks,
+                                                 ": name one a rank, or the first one alone"));
 }
 
 }  // namespace
@@ -62,45 +101,46 @@ absl::StatusOr<KvFormat> ParseKvFormat(const ServedEngineOptions& options, DType
       "--kv-dtype, --index-dtype: ", std::string(format.status().message()), ", and auto"));
 }
 
-absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options) {
+absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options,
+                                                RankMemory* ranks) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
                    ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
   ASSIGN_OR_RETURN(backend.kv_format, ParseKvFormat(options, backend.compute_dtype, kCpuNeeds));
-  auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = options.num_threads});
-  backend.ops = std::make_unique<CpuOps>(*device, backend.compute_dtype == DType::kBf16
-                                                      ? ComputePrecision::kBf16
-                                                      : ComputePrecision::kF32);
+  auto device =
+      std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = ThreadsOfRank(options)});
+  backend.ops = std::make_unique<CpuOps>(
+      *device,
+      backend.compute_dtype == DType::kBf16 ? ComputePrecision::kBf16 : ComputePrecision::kF32,
+      ranks);
   backend.needs = kCpuNeeds;
   backend.ahead = kCpuAhead;
   backend.stretches = kCpuStretches;
   backend.device = std::move(device);
-  backend.memory_bytes = static_cast<size_t>(
-      static_cast<double>(backend.device->info().memory_bytes) * kCpuMemoryShare);
+  backend.memory_bytes =
+      static_cast<size_t>(static_cast<double>(backend.device->info().memory_bytes) *
+                          kCpuMemoryShare / options.num_ranks);
   return backend;
 }
 
-absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options) {
+absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options,
+                                             RankMemory* ranks) {
   const std::string& name = options.device;
-  if (name == "cpu") return CreateCpuBackend(options);
+  if (name == "cpu") return CreateCpuBackend(options, ranks);
   if (name == "auto") {
     if (options.compute_dtype == "f32") {
       spdlog::info("computing on the CPU: a GPU computes in bf16, --compute-dtype is f32");
-      return CreateCpuBackend(options);
+      return CreateCpuBackend(options, ranks);
     }
-    absl::StatusOr<ComputeBackend> cuda = CreateCudaBackend(options, 0);
+    absl::StatusOr<ComputeBackend> cuda = CreateCudaBackend(options, options.rank, ranks);
     if (cuda.ok() || !absl::IsFailedPrecondition(cuda.status())) return cuda;
     RETURN_IF_ERROR(LeaveGpu(cuda.status()));
-    return CreateCpuBackend(options);
+    return CreateCpuBackend(options, ranks);
   }
-  int ordinal = 0;
-  if (name == "cuda") return CreateCudaBackend(options, 0);
-  if (absl::StartsWith(name, "cuda:") && absl::SimpleAtoi(name.substr(5), &ordinal) &&
-      ordinal >= 0) {
-    return CreateCudaBackend(options, ordinal);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--device is '", name, "': use auto, cpu, cuda or cuda:N"));
+  if (name == "cuda") return CreateCudaBackend(options, options.rank, ranks);
+  if (!absl::StartsWith(name, "cuda:")) return WrongDevice(name);
+  ASSIGN_OR_RETURN(const int ordinal, GpuOfRank(std::string_view(name).substr(5), options));
+  return CreateCudaBackend(options, ordinal, ranks);
 }
 
 }  // namespace retroinfer

@@ -13,6 +13,7 @@
 #include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/backend/ops.h"
+#include "gpu_worker/ops/collective/rank_memory.h"
 #include "gpu_worker/scheduler/scheduler.h"
 
 namespace retroinfer {
@@ -35,26 +36,34 @@ struct ComputeBackend {
   Stretches stretches{};  // of long prompts
 };
 
-// The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU
-// if this machine has one that can be used and --compute-dtype is not f32, else the CPU. A build
-// with CUDA warns of that, and fails where a GPU lies idle (MayComputeOnCpu()).
+// The backend that options.device names for the rank of this process: "cpu" (a share of the cores
+// and the memory), "cuda" (the GPU of the rank's number), "cuda:N" (counted from N), "cuda:N,M,..."
+// (one a rank), or "auto": a GPU if this machine has one that can be used and --compute-dtype is
+// not f32, else the CPU. A build with CUDA warns of that, and fails where a GPU lies idle
+// (MayComputeOnCpu()).
+//
+// `ranks` is what the ranks of a model share, which outlives the backend: all of them make theirs
+// at the same time. Null: there is one, or nothing will be computed.
 //
 // Returns: INVALID_ARGUMENT for another name; FAILED_PRECONDITION if a GPU is there that cannot be
 //          used, for "auto"; what the named backend returns.
-absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options);
+absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options,
+                                             RankMemory* ranks = nullptr);
 
 // This machine's cores. Precision "auto" is bf16; KV pages follow the precision of the computation
 // unless options.kv_dtype says otherwise.
 //
 // Returns: INVALID_ARGUMENT for a compute dtype other than "auto", "bf16" and "f32", or a KV format
 //          that there is not.
-absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options);
+absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options,
+                                                RankMemory* ranks = nullptr);
 
 // GPU number `ordinal`, with options.gpu_memory_utilization of its memory. It computes in bf16.
 //
 // Returns: INVALID_ARGUMENT for a compute dtype of f32; FAILED_PRECONDITION if this program was
 // built without CUDA, or without a driver or a GPU; as CudaDevice::Create.
-absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal);
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal,
+                                                 RankMemory* ranks = nullptr);
 
 // Whether this program was built with CUDA.
 bool HasCuda();

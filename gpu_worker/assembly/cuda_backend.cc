@@ -11,7 +11,8 @@ namespace retroinfer {
 
 bool HasCuda() { return true; }
 
-absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal) {
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal,
+                                                 RankMemory* ranks) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
                    ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
@@ -23,7 +24,7 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& opti
   ASSIGN_OR_RETURN(auto device,
                    CudaDevice::Create(
                        {.ordinal = ordinal, .memory_utilization = options.gpu_memory_utilization}));
-  ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device));
+  ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device, ranks));
   backend.memory_bytes = PlannableGpuBytes(device->info().memory_bytes);
   backend.needs = kCudaNeeds;
   backend.owns_memory = true;

@@ -6,7 +6,7 @@ namespace retroinfer {
 bool HasCuda() { return false; }
 
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& /*options*/,
-                                                 int /*ordinal*/) {
+                                                 int /*ordinal*/, RankMemory* /*ranks*/) {
   return absl::FailedPreconditionError(
       "this program was built without CUDA; use --device cpu, or build it where the CUDA toolkit "
       "is installed");

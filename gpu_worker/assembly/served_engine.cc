@@ -11,15 +11,18 @@
 #include "gpu_worker/assembly/default_prefill.h"
 #include "gpu_worker/assembly/default_sampling.h"
 #include "gpu_worker/assembly/engine_assembly.h"
+#include "gpu_worker/assembly/engine_plan.h"
 #include "gpu_worker/assembly/model_source.h"
+#include "gpu_worker/assembly/other_ranks.h"
 #include "gpu_worker/assembly/retrieval_subject.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/transformer.h"
+#include "gpu_worker/ranks/joint_segment_store.h"
+#include "gpu_worker/ranks/rank_group.h"
 #include "gpu_worker/store_link/store_link.h"
-#include "gpu_worker/wave_index/retrieval_quality.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "spdlog/spdlog.h"
 #include "text/constraint/token_vocabulary.h"
@@ -28,59 +31,7 @@
 namespace retroinfer {
 namespace {
 
-constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at least
 constexpr absl::Duration kLongestStep = absl::Minutes(5);  // between signs of progress
-
-WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvFormat& format) {
-  WaveIndexSettings settings;
-  const RetrievalShare share = RetrievalFor(options.quality, format);
-  settings.radius_weight = share.radius_weight;
-  settings.min_retrieved = share.min_retrieved;
-  settings.candidate_ratio = share.candidate_ratio;
-  settings.min_candidates = share.min_candidates;
-  settings.dense_below = options.dense_below;
-  if (options.wave_index == "paper") {
-    settings.centre_keys = false;
-    settings.radius_weight = 0;
-  }
-  return settings;
-}
-
-AttentionSettings DefaultAttention(const ServedEngineOptions& options, const KvFormat& format) {
-  AttentionSettings attention = options.default_attention;
-  attention.retrieval_ratio =
-      options.retrieval_ratio.value_or(RetrievalFor(options.quality, format).ratio);
-  if (options.wave_index == "paper") attention.ranking = GroupRanking::kSumOfSoftmax;
-  return attention;
-}
-
-size_t AvailableBytes(const ComputeBackend& backend, const ServedEngineOptions& options) {
-  if (options.memory_bytes == 0) return backend.memory_bytes;
-  const size_t most =
-      backend.owns_memory ? backend.memory_bytes : backend.device->info().memory_bytes;
-  return std::min<size_t>(options.memory_bytes, most);
-}
-
-// Covers what the index does to a segment's bytes as well, and the backend: backends round apart.
-std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& config,
-                               const ComputeBackend& backend, const WaveIndexSettings& settings,
-                               const ServedEngineOptions& options) {
-  FingerprintBuilder builder;
-  builder.AddFingerprint("model", model);
-  builder.AddBytes("backend", std::as_bytes(std::span(backend.device->info().backend)));
-  builder.AddInt("kv_dtype", static_cast<int64_t>(backend.kv_format.id));
-  builder.AddInt("compute_dtype", static_cast<int64_t>(backend.compute_dtype));
-  builder.AddInt("segment_version", kSegmentVersion);
-  builder.AddInt("kmeans_rounds", settings.kmeans_rounds);
-  builder.AddInt("centre_keys", settings.centre_keys ? 1 : 0);
-  if (!config.layer_windows.empty()) {
-    builder.AddBytes("layer_windows", std::as_bytes(std::span(config.layer_windows)));
-  }
-  if (options.synthetic_context != 0)
-    builder.AddInt("synthetic_context", options.synthetic_context);
-  const Fingerprint fingerprint = builder.Finish();
-  return std::string(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
-}
 
 std::string StoreTarget(const ServedEngineOptions& options) {
   return absl::StrCat("unix:", common::SocketDirOf(options.store_socket_dir), "/kv_store.sock");
@@ -90,50 +41,13 @@ absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const ServedEngineOption
                                                         const MemoryPlan& plan,
                                                         const std::string& fingerprint) {
   StoreLinkOptions link{.target = StoreTarget(options),
-                        .geometry = plan.geometry,
+                        .geometry = plan.heads.ArenaOf(plan.geometry),
                         .model_fingerprint = fingerprint,
-                        .num_slots = plan.num_slots};
+                        .num_slots = plan.num_slots,
+                        .num_planes = static_cast<uint32_t>(options.num_ranks)};
   link.log_capacity = DataPlane::LogCapacityFor(plan.num_slots);
   link.request_capacity = DataPlane::RequestCapacityFor(plan.num_slots);
   return StoreLink::Connect(std::move(link));
-}
-
-// With max_model_len 0 in `options`: the model's length, or the largest half, quarter, ... that
-// fits.
-absl::StatusOr<MemoryPlan> PlanFor(const ServedEngineOptions& options, const ModelConfig& config,
-                                   MemoryPlanInput input) {
-  input.max_model_len = options.max_model_len != 0 ? options.max_model_len : config.context_length;
-  while (true) {
-    absl::StatusOr<MemoryPlan> plan = PlanMemory(input);
-    if (plan.ok() || options.max_model_len != 0 || input.max_model_len / 2 < kMinModelLen) {
-      return plan;
-    }
-    input.max_model_len /= 2;
-  }
-}
-
-// The same with a synthetic context before each request.
-absl::StatusOr<MemoryPlan> PlanForSynthetic(const ServedEngineOptions& options,
-                                            const ModelConfig& config, MemoryPlanInput input) {
-  const int64_t of_request =
-      options.max_model_len != 0 ? options.max_model_len : ModelSource::kSyntheticRequestTokens;
-  input.synthetic_tokens = options.synthetic_context;
-  input.max_model_len = options.synthetic_context + of_request;
-  input.synthetic_bytes = SyntheticBytes(
-      SyntheticShapeOf(config, input.geometry(), input.max_model_len, options.synthetic_overlap),
-      input.backend.activation_dtype, input.max_batch);
-  ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(input));
-  const PolicyKind policy = options.default_attention.policy;
-  const int64_t capacity = plan.capacity_tokens[policy];
-  if (capacity < options.synthetic_context + kMinModelLen) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("--synthetic-context ", options.synthetic_context, " and a request of ",
-                     kMinModelLen, " tokens behind it do not fit: there is room for ", capacity,
-                     " tokens with policy ", std::string(PolicyName(policy)),
-                     policy == PolicyKind::kWave ? "; use a larger --arena-bytes of the store"
-                                                 : "; use a larger --dense-kv-bytes or --memory"));
-  }
-  return plan;
 }
 
 // Of a request that no client sent.
@@ -224,10 +138,11 @@ class LoadProgressStatus {
 
 class LoadedEngine final : public ServedEngine {
  public:
-  LoadedEngine(const ServedEngineOptions& options, ComputeBackend backend,
-               const common::ServiceNotifier& notifier)
+  LoadedEngine(const ServedEngineOptions& options, std::unique_ptr<OtherRanks> ranks,
+               ComputeBackend backend, const common::ServiceNotifier& notifier)
       : options_(options),
         notifier_(notifier),
+        ranks_(std::move(ranks)),
         backend_(std::move(backend)),
         settings_(IndexSettings(options, backend_.kv_format)) {}
   ~LoadedEngine() override {
@@ -237,12 +152,20 @@ class LoadedEngine final : public ServedEngine {
   absl::Status Load();
   const ServedModel& model() const override { return model_; }
   Engine& engine() override { return *engine_; }
+  const RankGroup* ranks() const override { return group_.get(); }
+  void ReopenRankLogs() override {
+    if (ranks_ != nullptr) ranks_->ReopenLogs();
+  }
 
  private:
+  SegmentStore* store() const {
+    return joint_store_ != nullptr ? static_cast<SegmentStore*>(joint_store_.get()) : store_.get();
+  }
   absl::Status PlanAndAttach();
-  absl::StatusOr<MemoryPlan> Plan(uint32_t arena_pages) const;
+  absl::StatusOr<PlannedMemory> MemoryOfAll();
   absl::Status OpenTrace();
   absl::Status StartEngine(ModelWeights weights);
+  absl::Status JoinRanks(BlockCache* cache);
   absl::StatusOr<EngineParts> Assemble();
   void DescribeModel();
   void LogWeights() const;
@@ -250,6 +173,7 @@ class LoadedEngine final : public ServedEngine {
   const ServedEngineOptions options_;
   const common::ServiceNotifier& notifier_;
   // In the order of construction; destroyed in reverse.
+  std::unique_ptr<OtherRanks> ranks_;  // null: there are none
   ComputeBackend backend_;
   const WaveIndexSettings settings_;
   std::unique_ptr<ModelSource> source_;
@@ -262,8 +186,10 @@ class LoadedEngine final : public ServedEngine {
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<StoreLink> link_;
   std::unique_ptr<LinkedSegmentStore> store_;
-  std::unique_ptr<TraceFile> trace_;  // until `recorder_` has it
+  std::unique_ptr<JointSegmentStore> joint_store_;  // null: there are no other ranks
+  std::unique_ptr<TraceFile> trace_;                // until `recorder_` has it
   std::unique_ptr<RetrievalRecorder> recorder_;
+  std::unique_ptr<RankGroup> group_;
   std::unique_ptr<LocalEngine> engine_;
 };
 
@@ -294,7 +220,8 @@ absl::Status LoadedEngine::Load() {
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
   chat_template_ = std::make_unique<ChatTemplate>(std::move(chat_template));
   RETURN_IF_ERROR(CheckWeightForm(source_->config(), backend_.needs));
-  const size_t weight_bytes = source_->WeightBytes(backend_.needs);
+  ASSIGN_OR_RETURN(const size_t weight_bytes,
+                   source_->WeightBytesOf(ParallelOf(options_), backend_.needs));
   if (weight_bytes > AvailableBytes(backend_, options_)) {
     return absl::ResourceExhaustedError(
         absl::StrCat(source_->name(), " takes ", weight_bytes >> 20, " MiB of weights; there are ",
@@ -302,10 +229,11 @@ absl::Status LoadedEngine::Load() {
   }
   LogWeights();
   LoadProgressStatus progress(notifier_, source_->name());
-  ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
-                   source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
-                                 backend_.kv_format,
-                                 [&](size_t done, size_t total) { progress.Note(done, total); }));
+  ASSIGN_OR_RETURN(
+      ModelSource::Loaded loaded,
+      source_->Load(
+          *backend_.device, backend_.ops->model(), backend_.weight_source, backend_.kv_format,
+          [&](size_t done, size_t total) { progress.Note(done, total); }, ParallelOf(options_)));
   model_.subject =
       RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
   RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
@@ -325,41 +253,32 @@ absl::Status LoadedEngine::Load() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
-  const ModelConfig& config = source_->config();
+// How much of the memory all ranks can plan with.
+absl::StatusOr<PlannedMemory> LoadedEngine::MemoryOfAll() {
+  ASSIGN_OR_RETURN(const size_t of_files,
+                   source_->WeightBytesOf(ParallelOf(options_), backend_.needs));
   // A backend may keep more than the files have: an embedding that is an output matrix, too.
-  const size_t weight_bytes = std::max(source_->WeightBytes(backend_.needs),
-                                       backend_.device->allocated_bytes(MemoryPurpose::kWeights));
-  const MemoryPlanInput input{.model = config,
-                              .kv_format = backend_.kv_format,
-                              .backend = backend_.needs,
-                              .index = settings_,
-                              .weight_bytes = weight_bytes,
-                              .max_whole_prompt = options_.max_whole_prompt,
-                              .max_batch = options_.max_batch,
-                              .arena_pages = arena_pages,
-                              .available_bytes = AvailableBytes(backend_, options_),
-                              .owns_memory = backend_.owns_memory,
-                              .dense_kv_bytes = options_.dense_kv_bytes,
-                              .block_cache_bytes = options_.block_cache_bytes,
-                              .preemption = options_.preemption == "on",
-                              .suspended_kv_bytes = options_.suspended_kv_bytes};
-  RETURN_IF_ERROR(input.geometry().Validate());
-  if (options_.synthetic_context != 0 && input.geometry().has_window_layers()) {
-    return absl::UnimplementedError(
-        "--synthetic-context: synthetic tokens are in no ring, so models with window layers do "
-        "not take any");
-  }
-  RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.kv_format));
-  return options_.synthetic_context == 0 ? PlanFor(options_, config, input)
-                                         : PlanForSynthetic(options_, config, input);
+  PlannedMemory memory{.available_bytes = AvailableBytes(backend_, options_),
+                       .weight_bytes = std::max(
+                           of_files, backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
+  if (ranks_ == nullptr) return memory;
+  notifier_.Progress("waiting for the other ranks", kLongestStep);
+  const std::string agreed = AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs),
+                                            backend_, settings_, options_);
+  const RankHello own = HelloOf(options_, backend_, agreed, memory);
+  ASSIGN_OR_RETURN(const SharedPlan of_all, ranks_->Meet(own));
+  memory.available_bytes = of_all.available_bytes;
+  memory.weight_bytes = of_all.weight_bytes;
+  return memory;
 }
 
 absl::Status LoadedEngine::PlanAndAttach() {
+  ASSIGN_OR_RETURN(PlannedMemory memory, MemoryOfAll());
   notifier_.Progress("waiting for the kv store", StoreLinkOptions::kAttachTimeout + kLongestStep);
   ASSIGN_OR_RETURN(const uint32_t arena_pages,
                    StoreLink::AwaitArena(StoreTarget(options_), StoreLinkOptions::kAttachTimeout));
-  ASSIGN_OR_RETURN(plan_, Plan(arena_pages));
+  memory.arena_pages = arena_pages;
+  ASSIGN_OR_RETURN(plan_, PlanEngine(options_, source_->config(), backend_, settings_, memory));
   ASSIGN_OR_RETURN(link_, ConnectStore(options_, plan_, segment_fingerprint_));
   if (link_->arena_pages() != arena_pages) {
     return absl::UnavailableError(absl::StrCat(
@@ -367,7 +286,9 @@ absl::Status LoadedEngine::PlanAndAttach() {
         " pages instead of ", arena_pages, ": start the worker again"));
   }
   store_ = std::make_unique<LinkedSegmentStore>(*link_);
-  return absl::OkStatus();
+  if (ranks_ == nullptr) return absl::OkStatus();
+  joint_store_ = std::make_unique<JointSegmentStore>(*store_, options_.num_ranks);
+  return ranks_->HandOver(memory, *link_);
 }
 
 absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
@@ -387,7 +308,7 @@ absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
                                       .background = background_.get(),
                                       .model = transformer_.get(),
                                       .tokenizer = &source_->tokenizer(),
-                                      .store = store_.get(),
+                                      .store = store(),
                                       .arena = link_->arena(),
                                       .data_plane = link_->data_plane().memory(),
                                       .observer = recorder_.get(),
@@ -410,9 +331,10 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                                        {.max_prefill_rows = plan_.prefill_rows,
                                         .max_decode_rows = options_.max_batch,
                                         .max_positions = plan_.max_model_len,
+                                        .parallel = ParallelOf(options_),
                                         .progress = {}}));
   ASSIGN_OR_RETURN(EngineParts parts, Assemble());
-  link_->SetReattachCallback([cache = parts.executor.cache.get()] { cache->RequestSnapshot(); });
+  RETURN_IF_ERROR(JoinRanks(parts.executor.cache.get()));
   ASSIGN_OR_RETURN(
       engine_,
       LocalEngine::Start(
@@ -430,8 +352,27 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
            .ahead = backend_.ahead,
            .reserves_all = options_.reserve == "all",
            .drafts = options_.speculation == "auto",
-           .on_progress = [this] { notifier_.Feed(); }},
+           .on_progress =
+               [this] {
+                 notifier_.Feed();
+                 if (joint_store_ != nullptr) joint_store_->Settle();
+               },
+           .hooks = group_ == nullptr ? CommandHooks() : group_->Hooks()},
           std::move(parts)));
+  return absl::OkStatus();
+}
+
+// Where there are other ranks, waits for them, and lets them carry out what rank 0 does.
+absl::Status LoadedEngine::JoinRanks(BlockCache* cache) {
+  if (ranks_ != nullptr) {
+    const CodecLimits limits{.vocab_size = source_->config().vocab_size,
+                             .max_model_len = plan_.max_model_len};
+    ASSIGN_OR_RETURN(group_, ranks_->Join(plan_, limits, *joint_store_));
+  }
+  link_->SetReattachCallback([cache, group = group_.get()] {
+    cache->RequestSnapshot();
+    if (group != nullptr) group->RequestSnapshots();
+  });
   return absl::OkStatus();
 }
 
@@ -488,8 +429,9 @@ void LoadedEngine::DescribeModel() {
 
 absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(
     const ServedEngineOptions& options, ComputeBackend backend,
-    const common::ServiceNotifier& notifier) {
-  auto engine = std::make_unique<LoadedEngine>(options, std::move(backend), notifier);
+    const common::ServiceNotifier& notifier, std::unique_ptr<OtherRanks> ranks) {
+  auto engine =
+      std::make_unique<LoadedEngine>(options, std::move(ranks), std::move(backend), notifier);
   RETURN_IF_ERROR(engine->Load());
   return engine;
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/retrieval/retrieval_file.h"
@@ -22,18 +23,24 @@ struct ServedEngineOptions {
   std::string chat_template_file;  // a Jinja template; empty: the folder's own
   std::string store_socket_dir;    // --socket-dir of the kv_store_service
 
-  std::string device = "auto";          // "auto", "cpu", "cuda" or "cuda:N"
-  double gpu_memory_utilization = 0.9;  // of the GPU's memory, for this process
-  std::string compute_dtype = "auto";   // "auto", "bf16" or "f32"
-  std::string kv_dtype = "auto";        // "auto", "int8", "bf16" or "f32"
-  std::string index_dtype = "auto";     // "auto", "coded", "int8", "bf16" or "f32"
-  std::string weights_dtype = "auto";   // "auto", "bf16", "fp8" or "int4"
-  int64_t max_model_len = 0;            // tokens; 0: what the model and the memory allow
-  int64_t max_whole_prompt = 0;         // tokens of a prompt that is read as one; 0: max_model_len
-  int32_t max_batch = 8;                // requests that decode together
-  uint64_t memory_bytes = 0;            // for weights, KV and all else; 0: chosen
-  uint64_t dense_kv_bytes = 0;          // of it for steady zones and policy full; 0: chosen
-  uint64_t block_cache_bytes = 0;       // of it for the block cache; 0: chosen
+  std::string device = "auto";  // "auto", "cpu", "cuda", "cuda:N" or "cuda:N,M,..."
+  // Processes that share the model, and which of them this one is: rank 0 serves, and starts the
+  // others by this, the program and its arguments, and "--rank" and a number behind them.
+  int32_t num_ranks = 1;
+  int32_t rank = 0;
+  std::vector<std::string> rank_program;
+  absl::Duration rank_timeout = absl::Minutes(2);  // for all of them to answer a command
+  double gpu_memory_utilization = 0.9;             // of the GPU's memory, for this process
+  std::string compute_dtype = "auto";              // "auto", "bf16" or "f32"
+  std::string kv_dtype = "auto";                   // "auto", "int8", "bf16" or "f32"
+  std::string index_dtype = "auto";                // "auto", "coded", "int8", "bf16" or "f32"
+  std::string weights_dtype = "auto";              // "auto", "bf16", "fp8" or "int4"
+  int64_t max_model_len = 0;                       // tokens; 0: what the model and the memory allow
+  int64_t max_whole_prompt = 0;      // tokens of a prompt that is read as one; 0: max_model_len
+  int32_t max_batch = 8;             // requests that decode together
+  uint64_t memory_bytes = 0;         // for weights, KV and all else; 0: chosen
+  uint64_t dense_kv_bytes = 0;       // of it for steady zones and policy full; 0: chosen
+  uint64_t block_cache_bytes = 0;    // of it for the block cache; 0: chosen
   std::string preemption = "on";     // "on" or "off": requests are preempted by a higher priority
   std::string reserve = "soon";      // "soon" or "all": device memory when a request begins
   uint64_t suspended_kv_bytes = 0;   // of the host's memory for them; 0: chosen

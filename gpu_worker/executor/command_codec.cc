@@ -19,6 +19,9 @@ constexpr int kMaxBiases = 1024;
 constexpr int kMaxLogprobs = 20;
 constexpr int64_t kMaxBlocks = int64_t{1} << 30;
 
+// Of executors whose draws mean nothing: what takes the least.
+const SamplingParams kGreedy{.temperature = 0, .max_tokens = 1, .ignore_eos = true};
+
 absl::Status Wrong(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("a command with ", what));
 }
@@ -71,12 +74,12 @@ void Put(const CachedRun& from, wire::CachedRun& to) {
   to.set_token_begin(from.token_begin);
 }
 
-void Put(const StepCommand::Open& from, wire::Open& to) {
+void Put(const StepCommand::Open& from, const SamplingParams& sampling, wire::Open& to) {
   to.set_id(from.id);
   to.mutable_prompt()->Assign(from.prompt.begin(), from.prompt.end());
   to.set_total_tokens(from.total_tokens);
   Put(from.attention, *to.mutable_attention());
-  Put(from.sampling, *to.mutable_sampling());
+  Put(sampling, *to.mutable_sampling());
   to.mutable_eos_token_ids()->Assign(from.eos_token_ids.begin(), from.eos_token_ids.end());
   to.set_is_prompt_only(from.is_prompt_only);
   to.set_num_prompt_logprobs(from.num_prompt_logprobs);
@@ -417,14 +420,18 @@ absl::Status CommandDecoder::Get(const wire::StepCommand& from, StepCommand& to)
 
 }  // namespace
 
-absl::StatusOr<std::string> EncodeCommand(const StepCommand& command) {
+absl::StatusOr<std::string> EncodeCommand(const StepCommand& command, Drawing drawing) {
+  wire::StepCommand to;
   for (const StepCommand::Open& open : command.open) {
+    if (drawing == Drawing::kElsewhere) {
+      Put(open, kGreedy, *to.add_open());
+      continue;
+    }
     if (open.sampling.constraint != nullptr) {
       return absl::UnimplementedError("a constraint is followed where tokens are drawn alone");
     }
+    Put(open, open.sampling, *to.add_open());
   }
-  wire::StepCommand to;
-  PutAll(command.open, to.mutable_open());
   PutIds(command.drop, to.mutable_drop());
   PutIds(command.let_go, to.mutable_let_go());
   PutAll(command.claim, to.mutable_claim());

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "gpu_worker/executor/drawing.h"
 #include "gpu_worker/executor/step_command.h"
 
 namespace retroinfer {
@@ -21,9 +22,13 @@ struct CodecLimits {
   size_t max_bytes = size_t{256} << 20;  // of a message
 };
 
-// Returns: UNIMPLEMENTED for a sequence with a constraint, which only the executor that draws
-//          follows (docs/decisions/0078-a-plan-is-a-message.md).
-absl::StatusOr<std::string> EncodeCommand(const StepCommand& command);
+// For an executor that draws itself or, with Drawing::kElsewhere, one that is not told how tokens
+// are drawn.
+//
+// Returns: UNIMPLEMENTED for a sequence with a constraint and Drawing::kHere: only an executor with
+//          the matcher follows it (docs/decisions/0078-a-plan-is-a-message.md).
+absl::StatusOr<std::string> EncodeCommand(const StepCommand& command,
+                                          Drawing drawing = Drawing::kHere);
 
 // Checks what follows from the values alone: tokens are in the vocabulary, settings in their
 // ranges, lists within limits. CommandChecker checks the rest.

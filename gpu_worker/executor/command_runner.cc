@@ -4,24 +4,28 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
 
 absl::StatusOr<std::unique_ptr<CommandRunner>> CommandRunner::Create(Executor& executor,
                                                                      std::span<std::byte> arena,
-                                                                     CommandHooks hooks) {
+                                                                     CommandHooks hooks,
+                                                                     Drawing drawing) {
   const ExecutorParts& parts = executor.parts();
   ASSIGN_OR_RETURN(auto copier,
                    BlockCopier::Create(*parts.device, *parts.stream, executor.memory(), arena));
-  return absl::WrapUnique(new CommandRunner(executor, std::move(copier), std::move(hooks)));
+  return absl::WrapUnique(
+      new CommandRunner(executor, std::move(copier), std::move(hooks), drawing));
 }
 
 CommandRunner::CommandRunner(Executor& executor, std::unique_ptr<BlockCopier> copier,
-                             CommandHooks hooks)
+                             CommandHooks hooks, Drawing drawing)
     : executor_(executor),
       copier_(std::move(copier)),
       hooks_(std::move(hooks)),
+      drawing_(drawing),
       checker_(executor, *copier_, held_) {
   rows_.reserve(static_cast<size_t>(executor.sizes().max_batch));
 }
@@ -328,8 +332,9 @@ void CommandRunner::Save(const StepCommand::Save& save) {
 
 // --- Decode steps
 
-DrawnToken CommandRunner::Count(Sequence& sequence, OutputToken token) {
+DrawnToken CommandRunner::Count(Sequence& sequence, OutputToken token) const {
   DrawnToken drawn{.token = std::move(token), .allowed = {}};
+  if (drawing_ == Drawing::kElsewhere) return drawn;
   drawn.allowed = sequence.sampling->Count(drawn.token.token);
   drawn.must_end = sequence.sampling->MustEnd();
   return drawn;
@@ -369,7 +374,7 @@ size_t CommandRunner::TakeRows(std::span<const StepCommand::Row> rows,
     CommandResult::Row& row = result_->rows.emplace_back();
     row = {.id = rows[i].id, .drawn = {}, .bytes = result.bytes, .unseen = result.unseen};
     row.drawn.token = *result.token;
-    if (!held.draws()) continue;
+    if (!held.draws() || drawing_ == Drawing::kElsewhere) continue;
     if (i > first) {
       const DrawnToken& before = result_->rows[result_->rows.size() - 2].drawn;
       is_kept = is_kept && before.allowed.ok() && !before.must_end &&
@@ -382,7 +387,20 @@ size_t CommandRunner::TakeRows(std::span<const StepCommand::Row> rows,
       --held.sequence.kv.num_tokens;
     }
   }
+  held.num_drafts = held.draws() ? static_cast<int64_t>(i - first) - 1 : 0;
   return i;
+}
+
+absl::Status CommandRunner::TakeBack(uint64_t id, int64_t num_rows) {
+  const auto found = held_.find(id);
+  const int64_t most = found == held_.end() ? 0 : found->second->num_drafts;
+  if (drawing_ == Drawing::kHere || num_rows < 1 || num_rows > most) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "sequence ", id, ": ", num_rows, " rows are taken back of at most ", most, " drafts"));
+  }
+  found->second->num_drafts = 0;
+  found->second->sequence.kv.num_tokens -= num_rows;
+  return absl::OkStatus();
 }
 
 }  // namespace retroinfer

@@ -13,10 +13,12 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/prompt_only_policy.h"
 #include "gpu_worker/executor/command_checker.h"
 #include "gpu_worker/executor/command_result.h"
+#include "gpu_worker/executor/drawing.h"
 #include "gpu_worker/executor/executor.h"
 #include "gpu_worker/executor/held_sequence.h"
 #include "gpu_worker/executor/step_command.h"
@@ -25,10 +27,11 @@
 namespace retroinfer {
 
 // Called on the runner's thread with each command that is accepted, before anything of it is done,
-// and with what came of it. Each may be empty.
+// and with what came of it, to which it may add what came of the command elsewhere. Each may be
+// empty.
 struct CommandHooks {
   std::function<void(const StepCommand&)> on_command;
-  std::function<void(const CommandResult&)> on_result;
+  std::function<void(CommandResult&)> on_result;
 };
 
 class CommandRunner {
@@ -36,7 +39,8 @@ class CommandRunner {
   // `arena` is what extents lie in, as the host sees it.
   static absl::StatusOr<std::unique_ptr<CommandRunner>> Create(Executor& executor,
                                                                std::span<std::byte> arena,
-                                                               CommandHooks hooks = {});
+                                                               CommandHooks hooks = {},
+                                                               Drawing drawing = Drawing::kHere);
 
   // Carries the command out, and takes the prompts and the settings of sequences that it opens.
   // `result` gets what came of it, in place of what it had. An error of the device makes sequences
@@ -49,6 +53,14 @@ class CommandRunner {
   void Tend();
 
   Executor& executor() { return executor_; }
+  // With Drawing::kElsewhere, once a step: the newest `num_rows` rows of the sequence are drafts
+  // that were not drawn. Until then all rows of a step count.
+  //
+  // Returns: FAILED_PRECONDITION if its last step had no more rows than that, or it has taken some
+  //          back already; nothing is changed then.
+  absl::Status TakeBack(uint64_t id, int64_t num_rows);
+
+  Drawing drawing() const { return drawing_; }
   // Null: it is not known. Stays where it is until it is let go.
   Sequence* Find(uint64_t id);
   const BlockCopier& copier() const { return *copier_; }
@@ -58,7 +70,8 @@ class CommandRunner {
  private:
   using Stage = HeldSequence::Stage;
 
-  CommandRunner(Executor& executor, std::unique_ptr<BlockCopier> copier, CommandHooks hooks);
+  CommandRunner(Executor& executor, std::unique_ptr<BlockCopier> copier, CommandHooks hooks,
+                Drawing drawing);
 
   HeldSequence& At(uint64_t id) { return *held_.at(id); }
   void Fail(uint64_t id, absl::Status status);
@@ -85,11 +98,12 @@ class CommandRunner {
   // end.
   size_t TakeRows(std::span<const StepCommand::Row> rows, std::span<const StepResult> results,
                   size_t first);
-  static DrawnToken Count(Sequence& sequence, OutputToken token);
+  DrawnToken Count(Sequence& sequence, OutputToken token) const;
 
   Executor& executor_;
   const std::unique_ptr<BlockCopier> copier_;
   const CommandHooks hooks_;
+  const Drawing drawing_;
   mutable PromptOnlyPolicy prompt_only_;  // has no state
   HeldSequences held_;
   CommandChecker checker_;

@@ -32,6 +32,7 @@ struct HeldSequence {
   bool is_dropped = false;
   // Tokens, prompt and generated, that are known to fit into the blocks that it holds.
   int64_t reach = 0;
+  int64_t num_drafts = 0;  // rows of its last step that may not count (CommandRunner::TakeBack)
 
   bool draws() const { return first_targets.empty(); }
 };

@@ -184,7 +184,18 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
                     "Refuse requests while one would wait longer than this for its turn; 0: never")
       ->group(kMemoryGroup);
   app.add_option("--device", options->device,
-                 "What computes: auto (a GPU if there is one), cpu, cuda or cuda:N")
+                 "What computes: auto (a GPU if there is one), cpu, cuda, cuda:N, or a list of "
+                 "GPUs, one a rank: cuda:N,M,...")
+      ->group(kMemoryGroup);
+  app.add_option("--tensor-parallel", options->num_ranks,
+                 "Ranks: processes that share the model, each with a GPU of its own (--device cpu: "
+                 "with a share of the cores)")
+      ->check(CLI::Range(1, 8))
+      ->group(kMemoryGroup);
+  settings
+      ->AddDuration("--rank-timeout", &options->rank_timeout,
+                    "With several ranks: all of them end, to be started again, when one has not "
+                    "answered for so long")
       ->group(kMemoryGroup);
   app.add_option("--gpu-memory-utilization", options->gpu_memory_utilization,
                  "Share of a GPU's memory that this worker may take")
@@ -192,7 +203,8 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kMemoryGroup);
   settings
       ->AddByteSize("--memory", &options->memory_bytes,
-                    "Memory for weights, KV and all else, besides the store's arena; 0: chosen")
+                    "Memory for weights, KV and all else, besides the store's arena, of each "
+                    "rank; 0: chosen")
       ->group(kMemoryGroup);
   settings
       ->AddByteSize("--dense-kv-bytes", &options->dense_kv_bytes,
@@ -301,6 +313,23 @@ void AddRecordingOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kRecordingGroup);
 }
 
+// Checks what only one process can do.
+absl::Status CheckRankOptions(const WorkerOptions& options) {
+  if (options.rank_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--rank-timeout is 0: an answer takes some time");
+  }
+  if (options.num_ranks == 1) return absl::OkStatus();
+  if (options.synthetic_context != 0) {
+    return absl::InvalidArgumentError(
+        "--synthetic-context is for one rank: leave --tensor-parallel out");
+  }
+  if (!options.record_trace_file.empty()) {
+    return absl::InvalidArgumentError(
+        "--record-trace would record the part of rank 0 alone: leave --tensor-parallel out");
+  }
+  return absl::OkStatus();
+}
+
 // Checks what options say of each other about the model.
 absl::Status CheckModelOptions(const WorkerOptions& options) {
   if (!options.rope_scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(options.rope_scaling));
@@ -404,6 +433,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   if (outcome == common::Settings::Outcome::kExit) return false;
   if (options->metrics_address == "none") options->metrics_address.clear();
   RETURN_IF_ERROR(CheckModelOptions(*options));
+  RETURN_IF_ERROR(CheckRankOptions(*options));
   if (options->record_trace_bytes < kMinTraceBytes) {
     return absl::InvalidArgumentError(absl::StrCat("--record-trace-bytes is ",
                                                    options->record_trace_bytes, "; it needs ",

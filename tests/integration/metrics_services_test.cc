@@ -91,9 +91,11 @@ MetricTable ParseDocument(const std::string& section) {
   return table;
 }
 
-void ExpectDocumented(const MetricTable& exported, const std::string& section) {
+void ExpectDocumented(const MetricTable& exported, const std::string& section,
+                      const std::string& further = "Both services") {
   MetricTable documented = ParseDocument(section);
   documented.merge(ParseDocument("Both services"));
+  documented.merge(ParseDocument(further));
   for (const auto& [name, metric] : exported) {
     if (documented.count(name) == 0) {
       ADD_FAILURE() << "not in docs/operate/metrics.md under " << section << ":\n"
@@ -137,6 +139,15 @@ TEST_F(MetricsServicesTest, AreDocumentedAndBelongToOneService) {
     if (store.count(name) == 0 || name.starts_with("process_")) continue;
     EXPECT_EQ(metric.labels.count("service"), 1u) << name << " is exported by both services";
   }
+}
+
+TEST_F(MetricsServicesTest, ThoseOfRanksAreDocumented) {
+  processes_.options().device = "cpu";  // there may be one GPU
+  processes_.options().worker_arguments.insert(processes_.options().worker_arguments.end(),
+                                               {"--tensor-parallel", "2"});
+  processes_.StartBoth();
+  ExpectDocumented(ParseExposition(processes_.WorkerMetrics()), "gpu_worker",
+                   "gpu_worker of several ranks");
 }
 
 TEST_F(MetricsServicesTest, CountWhatClientsDoAndNothingElse) {

@@ -69,18 +69,6 @@ std::filesystem::path CopyWithContext(const std::filesystem::path& model, int64_
   return name;
 }
 
-// The store of an executor that is commanded: whoever commands speaks with the store.
-class DeafStore final : public SegmentStore {
- public:
-  uint32_t arena_pages() const override { return 0; }
-  bool attached() const override { return false; }
-  uint64_t num_reattached() const override { return 0; }
-  void Reserve(ReserveRequest /*request*/, ReserveCallback /*callback*/) override {}
-  void Commit(uint64_t /*sequence_id*/, CommittedSegment /*segment*/) override {}
-  void Commit(uint64_t /*sequence_id*/, std::vector<CommittedSegment> /*segments*/) override {}
-  void Release(uint64_t /*sequence_id*/) override {}
-};
-
 }  // namespace
 
 void CollectingSink::OnProgress(const PrefillProgress& progress) {
@@ -199,22 +187,19 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
   log_reader_ = std::thread(
       [this, data_plane, one_in = options.evict_one_in] { ReadLog(data_plane, one_in); });
-  static DeafStore deaf_store;
-  SegmentStore* const store =
-      options.is_commanded ? static_cast<SegmentStore*>(&deaf_store) : store_.get();
   EngineParts parts = OrDie(AssembleEngine({.device = &device,
                                             .ops = backend_->ops.get(),
                                             .compute = backend_->stream.get(),
                                             .background = backend_->background.get(),
                                             .model = model_.get(),
                                             .tokenizer = tokenizer_.get(),
-                                            .store = store,
+                                            .store = StoreFor(options),
                                             .arena = store_->arena(),
                                             .data_plane = data_plane,
                                             .stretches = options.stretches},
                                            plan, options.wave_index));
   if (options.is_commanded) {
-    StartCommanded(plan, std::move(parts));
+    StartCommanded(plan, std::move(parts), options.drawing);
   } else {
     StartEngine(options, plan, std::move(parts));
   }
@@ -230,13 +215,24 @@ void InProcessWorker::StartEngine(const InProcessWorkerOptions& options, const M
                                       .reserves_all = options.reserves_all,
                                       .sparse = options.sparse,
                                       .drafts = options.drafts,
-                                      .on_progress = options.on_progress,
+                                      .on_progress =
+                                          [this, on_progress = options.on_progress] {
+                                            if (joint_store_ != nullptr) joint_store_->Settle();
+                                            if (on_progress) on_progress();
+                                          },
                                       .on_plan = options.on_plan,
                                       .hooks = options.hooks},
                                      std::move(parts)));
 }
 
-void InProcessWorker::StartCommanded(const MemoryPlan& plan, EngineParts parts) {
+SegmentStore* InProcessWorker::StoreFor(const InProcessWorkerOptions& options) {
+  if (options.is_commanded) return &written_;
+  if (options.num_ranks == 1) return store_.get();
+  joint_store_ = std::make_unique<JointSegmentStore>(*store_, options.num_ranks);
+  return joint_store_.get();
+}
+
+void InProcessWorker::StartCommanded(const MemoryPlan& plan, EngineParts parts, Drawing drawing) {
   executor_ =
       OrDie(Executor::Create(std::move(parts.executor),
                              {.geometry = plan.geometry,
@@ -244,7 +240,7 @@ void InProcessWorker::StartCommanded(const MemoryPlan& plan, EngineParts parts) 
                               .max_rows = plan.prefill_rows,
                               .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens}},
                              costs_));
-  commands_ = OrDie(CommandRunner::Create(*executor_, parts.arena));
+  commands_ = OrDie(CommandRunner::Create(*executor_, parts.arena, {}, drawing));
 }
 
 void InProcessWorker::ReadLog(std::span<std::byte> data_plane, uint64_t evict_one_in) {

@@ -16,6 +16,8 @@
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/ops/cpu/compute_precision.h"
+#include "gpu_worker/ranks/joint_segment_store.h"
+#include "gpu_worker/ranks/written_segments.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "tests/support/backends.h"
 #include "tests/support/fake_segment_store.h"
@@ -52,6 +54,9 @@ struct InProcessWorkerOptions {
   CommandHooks hooks;
   // There is no engine, but an executor that is commanded from elsewhere: commands().
   bool is_commanded = false;
+  Drawing drawing = Drawing::kHere;  // of that executor
+  // Not 1: the engine is that of rank 0, and joint_store() waits for what others have written.
+  int num_ranks = 1;
 };
 
 // What a request gave.
@@ -94,6 +99,8 @@ class InProcessWorker {
   // Ends the engine; nothing but store() may be used afterwards.
   void EndEngine() { engine_.reset(); }
   FakeSegmentStore& store() { return *store_; }
+  JointSegmentStore& joint_store() { return *joint_store_; }
+  WrittenSegments& written() { return written_; }
   bool HasCodeFor(const KvFormat& format) const {
     return backend_->ops->CheckKvFormat(format).ok();
   }
@@ -116,7 +123,8 @@ class InProcessWorker {
  private:
   void StartEngine(const InProcessWorkerOptions& options, const MemoryPlan& plan,
                    EngineParts parts);
-  void StartCommanded(const MemoryPlan& plan, EngineParts parts);
+  void StartCommanded(const MemoryPlan& plan, EngineParts parts, Drawing drawing);
+  SegmentStore* StoreFor(const InProcessWorkerOptions& options);
   void ReadLog(std::span<std::byte> data_plane, uint64_t evict_one_in);
 
   std::filesystem::path temporary_folder_;  // the copy of the model, if any
@@ -126,6 +134,8 @@ class InProcessWorker {
   GenerationConfig generation_;
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<FakeSegmentStore> store_;
+  std::unique_ptr<JointSegmentStore> joint_store_;
+  WrittenSegments written_;  // the store of an executor that is commanded
   std::vector<std::byte> data_plane_storage_;
   // Reads the access log, as the store does, so that it never fills up.
   std::atomic<bool> stop_reading_ = false;

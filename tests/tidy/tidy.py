@@ -70,10 +70,11 @@ WORKER_LAYERS = {
     "executor": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "scheduler"},
     "engine": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "scheduler",
                "executor", "store_link"},
+    "ranks": {"device", "wave_buffer", "kv", "executor", "engine"},
     "assembly": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "measuring",
-                 "scheduler", "executor", "engine", "store_link"},
+                 "scheduler", "executor", "engine", "ranks", "store_link"},
     "server": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "scheduler",
-               "executor", "engine", "store_link", "assembly"},
+               "executor", "engine", "ranks", "store_link", "assembly"},
 }
 LAYERS = {"text": TEXT_LAYERS, "gpu_worker": WORKER_LAYERS, "kv_store_service": STORE_LAYERS,
           "client": CLIENT_LAYERS}

@@ -50,6 +50,29 @@ TEST(CheckCommand, PlansForAnIndexWithCodes) {
   EXPECT_THAT(result.out, HasSubstr(std::string(kModel) + " --index-dtype coded"));
 }
 
+TEST(CheckCommand, PlansForEachOfSeveralRanks) {
+  const std::vector<std::string> arguments = {"check", kModel, "--memory=1GiB",
+                                              "--arena-bytes=256MiB", "--json"};
+  const auto check = [&](const std::string& ranks) {
+    std::vector<std::string> all = arguments;
+    all.push_back("--tensor-parallel=" + ranks);
+    return nlohmann::json::parse(RunCommand(CheckCommand, all).out);
+  };
+  const nlohmann::json one = check("1"), two = check("2");
+  EXPECT_LT(two["weight_bytes"], one["weight_bytes"]);
+  EXPECT_LT(two["target_memory_bytes"], one["target_memory_bytes"]);
+  // The arena is all ranks' together.
+  EXPECT_EQ(two["target_arena_bytes"], one["target_arena_bytes"]);
+  const CommandResult line = RunCommand(
+      CheckCommand,
+      {"check", kModel, "--gpu-memory=8GiB", "--arena-bytes=64MiB", "--tensor-parallel=2"});
+  EXPECT_EQ(line.exit_code, kExitOk) << line.out << line.err;
+  EXPECT_THAT(line.out, HasSubstr("--tensor-parallel 2 --device cuda"));
+  const CommandResult refused = RunCommand(CheckCommand, {"check", kModel, "--tensor-parallel=3"});
+  EXPECT_EQ(refused.exit_code, kExitFailed);
+  EXPECT_THAT(refused.err, HasSubstr("8 query heads"));
+}
+
 TEST(CheckCommand, PlansForAGpuThatIsSomewhereElse) {
   const CommandResult result =
       RunCommand(CheckCommand, {"check", kModel, "--gpu-memory=8GiB", "--arena-bytes=64MiB"});

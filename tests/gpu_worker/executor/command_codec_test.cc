@@ -123,6 +123,23 @@ TEST(CommandCodecTest, ASequenceWithAConstraintIsNotSent) {
   EXPECT_TRUE(absl::IsUnimplemented(EncodeCommand(command).status()));
 }
 
+// An executor that does not draw is told all but how.
+TEST(CommandCodecTest, HowTokensAreDrawnIsNotSentToWhoDoesNotDraw) {
+  StepCommand command = Full();
+  const auto plain = DecodeCommand(EncodeCommand(command, Drawing::kElsewhere).value(), kLimits);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  ASSERT_EQ(plain->open.size(), command.open.size());
+  EXPECT_EQ(plain->open[0].prompt, command.open[0].prompt);
+  EXPECT_EQ(plain->open[0].first_targets, command.open[0].first_targets);
+  EXPECT_EQ(plain->open[0].sampling.temperature, 0);
+  EXPECT_TRUE(plain->open[0].sampling.logit_bias.empty());
+  EXPECT_EQ(plain->rows.size(), command.rows.size());
+  command.open[0].sampling.constraint = std::shared_ptr<const constraint::Constraint>(
+      std::shared_ptr<void>(), reinterpret_cast<const constraint::Constraint*>(&command));
+  EXPECT_EQ(EncodeCommand(command, Drawing::kElsewhere).value(),
+            EncodeCommand(*plain, Drawing::kElsewhere).value());
+}
+
 TEST(CommandCodecTest, ValuesThatCannotBeAreRefused) {
   wire::StepCommand good;
   ASSERT_TRUE(good.ParseFromString(EncodeCommand(Full()).value()));

@@ -47,6 +47,16 @@ TEST_P(CommandRunnerTest, CommandsDecodeWhatTheExecutorDecodes) {
               absl::StatusCode::kFailedPrecondition);
 }
 
+// Who draws knows which rows count; for others, see tests/gpu_worker/ranks.
+TEST_P(CommandRunnerTest, WhoDrawsTakesNothingBack) {
+  const int32_t first = harness_.Read(harness_.Opening(1, 90, 60));
+  harness_.Decode(1, first, 3);
+  EXPECT_EQ(runner_.drawing(), Drawing::kHere);
+  EXPECT_EQ(runner_.TakeBack(1, 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(runner_.TakeBack(7, 1).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Length(1), 93);
+}
+
 // Steps whose drafts are right up to some row, wrong from there on: the tokens, their log-
 // probabilities and the length are those of a token a step, to the bit.
 TEST_P(CommandRunnerTest, DraftsChangeNoToken) {

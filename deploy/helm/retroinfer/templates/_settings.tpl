@@ -26,6 +26,9 @@ model = "/models/model"
 {{- if eq .Values.device "cuda" }}
 device = "cuda"
 gpu-memory-utilization = {{ .Values.worker.gpuMemoryUtilization }}
+{{- if gt (int .Values.worker.gpus.count) 1 }}
+tensor-parallel = {{ int .Values.worker.gpus.count }}
+{{- end }}
 {{- else }}
 device = "cpu"
 # Memory besides the arena; the container's limit follows from it.
