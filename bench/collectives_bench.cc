@@ -24,8 +24,6 @@
 #include "tests/support/device_data.h"
 
 #if RETROINFER_CUDA
-#include <cuda_runtime_api.h>
-
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 #endif
@@ -55,9 +53,6 @@ Backend CreateBackend(const Options& options, int rank, RankMemory& ranks) {
     backend.device = std::move(device);
   } else {
 #if RETROINFER_CUDA
-    if (const cudaError_t code = cudaSetDevice(rank); code != cudaSuccess) {
-      bench::Fail("GPU " + std::to_string(rank) + ": " + cudaGetErrorString(code));
-    }
     auto device = Must(CudaDevice::Create({.ordinal = rank, .memory_utilization = 0.2}));
     backend.ops = Must(CudaOps::Create(*device, &ranks));
     backend.device = std::move(device);

@@ -11,6 +11,7 @@
 #include "gpu_worker/executor/lane_buffers.h"
 
 namespace retroinfer {
+
 MemoryNeed PrefillLane::MemoryOf(const ModelConfig& model, DType activation_dtype,
                                  const KvGeometry& geometry, int64_t max_tokens,
                                  int32_t max_members) {
@@ -51,12 +52,12 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
 }
 
 bool PrefillLane::busy() const {
-  return std::any_of(members_.begin(), members_.end(),
-                     [](const MemberState& state) { return state.member.sequence != nullptr; });
+  return std::ranges::any_of(members_,
+                             [](auto& state) { return state.member.sequence != nullptr; });
 }
 
 bool PrefillLane::Has(const SequenceKv& sequence) const {
-  return std::any_of(members_.begin(), members_.end(), [&sequence](const MemberState& state) {
+  return std::ranges::any_of(members_, [&sequence](const MemberState& state) {
     return state.member.sequence == &sequence;
   });
 }
@@ -449,9 +450,8 @@ bool PrefillLane::FinishesPrompt(const SequenceKv& sequence) const {
 
 absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_row,
                                      const MatrixView& logits) const {
-  const auto state = std::find_if(
-      members_.begin(), members_.end(),
-      [&sequence](const MemberState& one) { return one.member.sequence == &sequence; });
+  const auto state = std::ranges::find_if(
+      members_, [&sequence](const MemberState& one) { return one.member.sequence == &sequence; });
   RI_CHECK(state != members_.end() && layer_ == num_layers() && state->member.keeps_all_rows &&
            first_row + logits.rows <= state->num_rows);
   return parts_.model->Logits(
@@ -462,9 +462,8 @@ absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_r
 std::vector<SequenceKv*> PrefillLane::Live() const {
   std::vector<SequenceKv*> live;
   for (const MemberState& state : members_) {
-    if (state.member.sequence != nullptr && !state.is_dropped) {
-      live.push_back(state.member.sequence);
-    }
+    SequenceKv* const sequence = state.member.sequence;
+    if (sequence != nullptr && !state.is_dropped) live.push_back(sequence);
   }
   return live;
 }
