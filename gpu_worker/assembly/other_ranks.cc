@@ -112,6 +112,8 @@ void OtherRanks::EndProcess(int rank, const absl::Status& status) {
   spdlog::critical("rank {} is lost: {} ({}); this process ends, so that all ranks start again",
                    rank, std::string(status.message()),
                    processes_[static_cast<size_t>(rank) - 1]->DescribeEnd(kEndLimit));
+  // One that hangs does not see that the socket is closed, and holds its device.
+  for (const auto& process : processes_) process->Signal(SIGKILL);
   ::_exit(EXIT_FAILURE);
 }
 

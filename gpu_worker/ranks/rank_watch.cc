@@ -66,11 +66,12 @@ void RankWatch::Loop() {
       return on_lost_(0, common::ErrnoStatus(errno, "poll on the sockets of ranks"));
     }
     if (ready < 0) continue;
-    if (polled.back().revents != 0) return;
+    // Who is gone by now is told, also where the watch ends meanwhile.
     for (size_t i = 0; i < sockets_.size(); ++i) {
       if (polled[i].revents == 0) continue;
       return on_lost_(i, absl::UnavailableError("its process has closed the connection"));
     }
+    if (polled.back().revents != 0) return;
     const int64_t begun_ns = begun_ns_;
     const absl::Duration waited = common::SteadyNow() - absl::FromUnixNanos(begun_ns);
     if (begun_ns != 0 && waited > answer_limit_) {

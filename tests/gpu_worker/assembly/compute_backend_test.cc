@@ -47,6 +47,30 @@ TEST(ComputeBackendTest, TheIndexMayHaveATypeOfItsOwn) {
                              testing::HasSubstr("bf16 with an index in int8")));
 }
 
+TEST(ComputeBackendTest, RanksAreGivenOneGpuEach) {
+  ServedEngineOptions options = WithTypes("auto", "auto");
+  options.num_ranks = 2;
+  for (const char* list : {"cuda:1,1", "cuda:1,", "cuda:,1", "cuda:1,x", "cuda:1,-2"}) {
+    options.device = list;
+    EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument) << list;
+  }
+  options.device = "cuda:5,6,7";
+  const absl::Status status = CreateBackend(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("names 3 GPUs"));
+}
+
+TEST(ComputeBackendTest, RanksShareTheCores) {
+  ServedEngineOptions options = WithTypes("auto", "auto");
+  options.num_threads = 6;
+  EXPECT_EQ(CreateCpuBackend(options)->device->info().num_processors, 6);
+  options.num_ranks = 4;
+  EXPECT_EQ(CreateCpuBackend(options)->device->info().num_processors, 1);
+  options.num_ranks = 2;
+  options.rank = 1;
+  EXPECT_EQ(CreateCpuBackend(options)->device->info().num_processors, 3);
+}
+
 TEST(ComputeBackendTest, TheDeviceIsNamedByAFlag) {
   ServedEngineOptions options = WithTypes("auto", "auto");
   options.device = "cpu";

@@ -59,6 +59,17 @@ TEST(RankWatchTest, NoticesThatNobodyAnswers) {
   EXPECT_LT(lost.index, 2u);
 }
 
+TEST(RankWatchTest, NoticesWhoIsGoneWhenItEnds) {
+  for (int i = 0; i < 50; ++i) {
+    auto ends = RankChannel::MakePair().value();
+    Lost lost;
+    auto watch = Watch({ends.first.get()}, absl::InfiniteDuration(), lost);
+    ends.second.Reset();
+    watch.reset();
+    EXPECT_TRUE(lost.noticed.HasBeenNotified());
+  }
+}
+
 TEST(RankWatchTest, NobodyIsMissedWhoseAnswerIsThere) {
   auto ends = RankChannel::MakePair().value();
   Lost lost;

@@ -108,6 +108,29 @@ TEST_F(WorkerOptionsTest, RecordsIfItIsToldTo) {
               HasSubstr("it needs 4096 or more"));
 }
 
+TEST_F(WorkerOptionsTest, SeveralRanksDoNotDoAllThatOneDoes) {
+  ASSERT_TRUE(Parse({"--model=/m", "--tensor-parallel=4", "--rank-timeout=30s"}).ok());
+  EXPECT_EQ(options_.num_ranks, 4);
+  EXPECT_EQ(options_.rank, 0);
+  EXPECT_EQ(options_.rank_timeout, absl::Seconds(30));
+  for (const char* const wrong :
+       {"--tensor-parallel=0", "--tensor-parallel=9", "--rank-timeout=0s"}) {
+    options_ = {};
+    EXPECT_FALSE(Parse({"--model=/m", wrong}).ok()) << wrong;
+  }
+  options_ = {};
+  EXPECT_THAT(std::string(Parse({"--load-format=dummy", "--model-shape=tiny", "--tensor-parallel=2",
+                                 "--synthetic-context=1000"})
+                              .status()
+                              .message()),
+              HasSubstr("--synthetic-context is for one rank"));
+  options_ = {};
+  EXPECT_THAT(
+      std::string(
+          Parse({"--model=/m", "--tensor-parallel=2", "--record-trace=/t"}).status().message()),
+      HasSubstr("--record-trace"));
+}
+
 TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
   const auto path = std::filesystem::temp_directory_path() / "retroinfer_api_key_test";
   std::ofstream(path) << "  secret\n";
