@@ -148,6 +148,8 @@ TEST_F(MetricsServicesTest, ThoseOfRanksAreDocumented) {
   processes_.StartBoth();
   ExpectDocumented(ParseExposition(processes_.WorkerMetrics()), "gpu_worker",
                    "gpu_worker of several ranks");
+  ExpectDocumented(ParseExposition(processes_.StoreMetrics()), "kv_store_service",
+                   "kv_store_service of several ranks");
 }
 
 TEST_F(MetricsServicesTest, CountWhatClientsDoAndNothingElse) {
