@@ -140,7 +140,10 @@ absl::Status ReadMachine(const CheckOptions& options, FitInput* input) {
     input->on_gpu = true;
     input->memory_bytes = options.gpu_memory_bytes;
   }
-  if (input->memory_bytes == 0) input->memory_bytes = input->available_bytes / 2;
+  // Ranks share the machine; a worker that is told nothing takes as little.
+  if (input->memory_bytes == 0) {
+    input->memory_bytes = input->available_bytes / 2 / static_cast<uint64_t>(input->num_ranks);
+  }
   return absl::OkStatus();
 }
 

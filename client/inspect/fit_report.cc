@@ -149,7 +149,8 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
         absl::StrCat("the arena takes ", FormatByteSize(input.arena_bytes), ", the machine has ",
                      FormatByteSize(input.available_bytes), " to give: lower --arena-bytes"));
   }
-  const uint64_t together = input.arena_bytes + report.plan->total_bytes();
+  const uint64_t together =
+      input.arena_bytes + static_cast<uint64_t>(input.num_ranks) * report.plan->total_bytes();
   if (!input.on_gpu && together > input.available_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "worker and arena take ", FormatByteSize(together), " together, the machine has ",

@@ -68,6 +68,16 @@ TEST(CheckCommand, PlansForEachOfSeveralRanks) {
       {"check", kModel, "--gpu-memory=8GiB", "--arena-bytes=64MiB", "--tensor-parallel=2"});
   EXPECT_EQ(line.exit_code, kExitOk) << line.out << line.err;
   EXPECT_THAT(line.out, HasSubstr("--tensor-parallel 2 --device cuda"));
+  // Ranks take the machine's memory together.
+  const CommandResult shared =
+      RunCommand(CheckCommand, {"check", kModel, "--host-memory=8GiB", "--arena-bytes=64MiB",
+                                "--tensor-parallel=2", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(shared.out)["memory_bytes"], uint64_t{2} << 30);
+  const CommandResult much =
+      RunCommand(CheckCommand, {"check", kModel, "--host-memory=320MiB", "--memory=300MiB",
+                                "--arena-bytes=64MiB", "--tensor-parallel=2"});
+  EXPECT_EQ(much.exit_code, kExitFailed) << much.out;
+  EXPECT_THAT(much.out + much.err, HasSubstr("worker and arena take"));
   const CommandResult refused = RunCommand(CheckCommand, {"check", kModel, "--tensor-parallel=3"});
   EXPECT_EQ(refused.exit_code, kExitFailed);
   EXPECT_THAT(refused.err, HasSubstr("8 query heads"));
