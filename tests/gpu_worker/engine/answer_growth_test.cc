@@ -15,6 +15,7 @@
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/wave_index/segment_plan.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/suspending.h"
 
 namespace retroinfer {
 namespace {
@@ -48,7 +49,7 @@ class AnswerGrowthTest : public testing::Test {
     if (!suspends_) return;
     for (const RequestDescription& request : input.requests) {
       const bool fits = request.suspended_blocks <= input.free_suspended_blocks;
-      if (!request.can_suspend || !fits || ++chances_ % 150 != 0) continue;
+      if (!test_support::MaySuspend(plan, request) || !fits || ++chances_ % 150 != 0) continue;
       plan.suspend.push_back(request.id);
       return;
     }

@@ -14,6 +14,7 @@
 #include "gpu_worker/engine/local_engine.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/suspending.h"
 #include "text/constraint/constraint_compiler.h"
 #include "text/constraint/token_vocabulary.h"
 
@@ -50,10 +51,8 @@ class ConstraintTest : public testing::Test {
     if (!suspends_) return;
     int64_t free = input.free_suspended_blocks;
     for (const RequestDescription& request : input.requests) {
-      if (!request.can_suspend || request.suspended_blocks > free || ++chances_ % 6 != 0) continue;
-      if (std::find(plan.suspend.begin(), plan.suspend.end(), request.id) != plan.suspend.end()) {
-        continue;
-      }
+      if (!test_support::MaySuspend(plan, request) || request.suspended_blocks > free) continue;
+      if (++chances_ % 6 != 0) continue;
       free -= request.suspended_blocks;
       plan.suspend.push_back(request.id);
     }

@@ -13,6 +13,7 @@
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/wave_index/segment_plan.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/suspending.h"
 
 namespace retroinfer {
 namespace {
@@ -83,9 +84,8 @@ class Steering {
       if (found != plan.suspend.end()) free -= request.suspended_blocks;
     }
     for (const RequestDescription& request : input.requests) {
-      if (!request.can_suspend || request.suspended_blocks > free) continue;
-      const auto found = std::find(plan.suspend.begin(), plan.suspend.end(), request.id);
-      if (found != plan.suspend.end() || random_() % one_in_ != 0) continue;
+      if (!test_support::MaySuspend(plan, request) || request.suspended_blocks > free) continue;
+      if (random_() % one_in_ != 0) continue;
       free -= request.suspended_blocks;
       plan.suspend.push_back(request.id);
     }

@@ -13,6 +13,7 @@
 #include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/suspending.h"
 #include "text/constraint/constraint_compiler.h"
 #include "text/constraint/token_vocabulary.h"
 
@@ -51,10 +52,8 @@ class Trying {
   void SuspendSome(const SchedulerInput& input, StepPlan& plan) {
     int64_t free = input.free_suspended_blocks;
     for (const RequestDescription& request : input.requests) {
-      if (!request.can_suspend || request.suspended_blocks > free || ++num_chances_ % 7 != 0) {
-        continue;
-      }
-      if (std::ranges::find(plan.suspend, request.id) != plan.suspend.end()) continue;
+      if (!test_support::MaySuspend(plan, request) || request.suspended_blocks > free) continue;
+      if (++num_chances_ % 7 != 0) continue;
       free -= request.suspended_blocks;
       plan.suspend.push_back(request.id);
     }

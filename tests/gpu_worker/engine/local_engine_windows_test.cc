@@ -16,6 +16,7 @@
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
 #include "tests/support/masked_reference.h"
+#include "tests/support/suspending.h"
 
 namespace retroinfer {
 namespace {
@@ -222,7 +223,7 @@ TEST_P(LocalEngineWindowsTest, SuspensionChangesNoBit) {
     for (const RequestDescription& request : input.requests) {
       if (request.priority != 7 || request.phase != RequestPhase::kDecoding) continue;
       const int64_t wanted = 750 + 130 * static_cast<int64_t>(suspended_at.size());
-      if (request.context < wanted || !request.can_suspend ||
+      if (request.context < wanted || !test_support::MaySuspend(plan, request) ||
           request.suspended_blocks > input.free_suspended_blocks) {
         continue;
       }

@@ -14,6 +14,7 @@
 #include "gpu_worker/executor/result_codec.h"
 #include "tests/support/commanded_options.h"
 #include "tests/support/message_socket.h"
+#include "tests/support/suspending.h"
 
 namespace retroinfer {
 namespace {
@@ -158,9 +159,8 @@ class CommandedProcessTest : public testing::Test {
     const uint64_t one_in = suspend_one_in_;
     int64_t free = input.free_suspended_blocks;
     for (const RequestDescription& request : input.requests) {
-      if (one_in == 0 || !request.can_suspend || request.suspended_blocks > free) continue;
-      const auto found = std::find(plan.suspend.begin(), plan.suspend.end(), request.id);
-      if (found != plan.suspend.end() || random_() % one_in != 0) continue;
+      if (one_in == 0 || request.suspended_blocks > free) continue;
+      if (!MaySuspend(plan, request) || random_() % one_in != 0) continue;
       free -= request.suspended_blocks;
       plan.suspend.push_back(request.id);
     }

@@ -12,6 +12,7 @@
 
 #include "tests/support/commanded_options.h"
 #include "tests/support/ranks_in_threads.h"
+#include "tests/support/suspending.h"
 #include "text/constraint/constraint_compiler.h"
 #include "text/constraint/token_vocabulary.h"
 
@@ -83,9 +84,8 @@ struct Meddling {
   void operator()(const SchedulerInput& input, StepPlan& plan) {
     int64_t free = input.free_suspended_blocks;
     for (const RequestDescription& request : input.requests) {
-      if (suspend_one_in == 0 || !request.can_suspend || request.suspended_blocks > free) continue;
-      const auto found = std::find(plan.suspend.begin(), plan.suspend.end(), request.id);
-      if (found != plan.suspend.end() || random() % suspend_one_in != 0) continue;
+      if (suspend_one_in == 0 || request.suspended_blocks > free) continue;
+      if (!MaySuspend(plan, request) || random() % suspend_one_in != 0) continue;
       free -= request.suspended_blocks;
       plan.suspend.push_back(request.id);
     }
