@@ -2,7 +2,8 @@
 // its own. Of each size the result is checked once on all ranks; then calls follow each other, on a
 // GPU as recorded work. Prints JSON: the median of a call over rounds, as rank 0 sees it.
 //
-// usage: collectives_bench [--device cpu|cuda] [--ranks N]
+// usage: collectives_bench [--device cpu|cuda] [--ranks N] [--memory auto|host]
+// --memory host: GPUs meet in the host's memory, as those do that cannot reach each other's.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -43,6 +44,7 @@ constexpr double kMicrosecond = 1e-6;
 struct Options {
   std::string device = "cpu";
   int ranks = 2;
+  std::string memory = "auto";  // cuda::PeerMemory
 };
 
 Backend CreateBackend(const Options& options, int rank, RankMemory& ranks) {
@@ -54,7 +56,9 @@ Backend CreateBackend(const Options& options, int rank, RankMemory& ranks) {
   } else {
 #if RETROINFER_CUDA
     auto device = Must(CudaDevice::Create({.ordinal = rank, .memory_utilization = 0.2}));
-    backend.ops = Must(CudaOps::Create(*device, &ranks));
+    backend.ops = Must(CudaOps::Create(
+        *device, &ranks,
+        options.memory == "host" ? cuda::PeerMemory::kHost : cuda::PeerMemory::kAuto));
     backend.device = std::move(device);
 #else
     bench::Fail("this program was built without CUDA; rank " + std::to_string(rank));
@@ -76,6 +80,7 @@ class Rank {
   json Measure() {
     json report = bench::Report("collectives_bench", backend_.device->info());
     report["ranks"] = options_.ranks;
+    report["memory"] = options_.memory;
     const std::vector<int64_t> rows =
         bench::IsSmoke() ? std::vector<int64_t>{1, 40}
                          : std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 512, 1024, 4096};
@@ -176,14 +181,16 @@ int Main(int argc, char** argv) {
   CLI::App app("Sums and gathers of the ranks of a model");
   app.add_option("--device", options.device)->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--ranks", options.ranks)->check(CLI::Range(2, 8));
+  app.add_option("--memory", options.memory)->check(CLI::IsMember({"auto", "host"}));
   CLI11_PARSE(app, argc, argv);
 
-  const size_t bytes = RankMemory::Bytes(options.ranks);
+  const size_t bytes =
+      RankMemory::Bytes(options.ranks, RankMemory::kTurnBytes, RankMemory::kPieceBytes);
   void* const memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) bench::Fail("no memory for what ranks share");
   const std::span<std::byte> shared(static_cast<std::byte*>(memory), bytes);
-  Must(RankMemory::Format(shared, options.ranks));
+  Must(RankMemory::Format(shared, options.ranks, RankMemory::kTurnBytes, RankMemory::kPieceBytes));
   // Before anything of CUDA, which does not live through a fork.
   std::vector<pid_t> children;
   for (int rank = 0; rank < options.ranks; ++rank) {

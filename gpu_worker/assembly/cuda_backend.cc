@@ -1,3 +1,4 @@
+#include <string>
 #include <utility>
 
 #include "common/status/status_macros.h"
@@ -6,6 +7,7 @@
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_ops.h"
+#include "spdlog/spdlog.h"
 
 namespace retroinfer {
 
@@ -24,7 +26,12 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& opti
   ASSIGN_OR_RETURN(auto device,
                    CudaDevice::Create(
                        {.ordinal = ordinal, .memory_utilization = options.gpu_memory_utilization}));
-  ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device, ranks));
+  ASSIGN_OR_RETURN(auto ops, CudaOps::Create(*device, ranks));
+  if (!ops->peer_access().ok() && ranks->parallel().rank == 0) {
+    spdlog::warn("{}; ranks meet in the host's memory: each sum goes over PCIe",
+                 std::string(ops->peer_access().message()));
+  }
+  backend.ops = std::move(ops);
   backend.memory_bytes = PlannableGpuBytes(device->info().memory_bytes);
   backend.needs = kCudaNeeds;
   backend.owns_memory = true;

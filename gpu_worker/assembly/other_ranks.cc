@@ -46,7 +46,7 @@ absl::StatusOr<std::unique_ptr<OtherRanks>> OtherRanks::Start(
     return absl::InvalidArgumentError("several ranks need a program to start them by");
   }
   auto ranks = absl::WrapUnique(new OtherRanks(options, notifier));
-  RETURN_IF_ERROR(ranks->MakeMemory(options.num_ranks));
+  RETURN_IF_ERROR(ranks->MakeMemory(options.num_ranks, options.device != "cpu"));
   for (int rank = 1; rank < options.num_ranks; ++rank) {
     std::vector<std::string> arguments = options.rank_program;
     arguments.push_back(absl::StrCat("--rank=", rank));
@@ -65,10 +65,12 @@ absl::StatusOr<std::unique_ptr<OtherRanks>> OtherRanks::Start(
   return ranks;
 }
 
-absl::Status OtherRanks::MakeMemory(int num_ranks) {
-  const uint64_t bytes = RankMemory::Bytes(num_ranks);
+absl::Status OtherRanks::MakeMemory(int num_ranks, bool has_pieces) {
+  const size_t piece_bytes = has_pieces ? RankMemory::kPieceBytes : 0;
+  const uint64_t bytes = RankMemory::Bytes(num_ranks, RankMemory::kTurnBytes, piece_bytes);
   ASSIGN_OR_RETURN(shared_, common::SealedMemory::Create("retroinfer ranks", bytes, 1));
-  RETURN_IF_ERROR(RankMemory::Format(shared_.bytes(), num_ranks));
+  RETURN_IF_ERROR(
+      RankMemory::Format(shared_.bytes(), num_ranks, RankMemory::kTurnBytes, piece_bytes));
   ASSIGN_OR_RETURN(memory_, RankMemory::Attach(shared_.bytes(), {.num_ranks = num_ranks}));
   return absl::OkStatus();
 }

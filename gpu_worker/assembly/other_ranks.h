@@ -59,7 +59,8 @@ class OtherRanks {
  private:
   OtherRanks(const ServedEngineOptions& options, const common::ServiceNotifier& notifier);
 
-  absl::Status MakeMemory(int num_ranks);
+  // `has_pieces`: for GPUs that may turn out not to reach each other.
+  absl::Status MakeMemory(int num_ranks, bool has_pieces);
   [[noreturn]] void EndProcess(int rank, const absl::Status& status);
 
   const absl::Duration answer_limit_;

@@ -161,17 +161,22 @@ absl::Status LoadedRank::Assemble() {
                                                       .progress = {}}));
   const std::span<std::byte> arena =
       arena_.bytes().first(size_t{plan_.arena_pages} * plan_.geometry.page_bytes());
-  ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine({.device = &device,
-                                                      .ops = backend_.ops.get(),
-                                                      .compute = compute_.get(),
-                                                      .background = background_.get(),
-                                                      .model = transformer_.get(),
-                                                      .tokenizer = &source_->tokenizer(),
-                                                      .store = &written_,
-                                                      .arena = arena,
-                                                      .data_plane = data_plane_.bytes(),
-                                                      .stretches = backend_.stretches},
-                                                     plan_, settings_));
+  const EngineEnvironment environment{.device = &device,
+                                      .ops = backend_.ops.get(),
+                                      .compute = compute_.get(),
+                                      .background = background_.get(),
+                                      .model = transformer_.get(),
+                                      .tokenizer = &source_->tokenizer(),
+                                      .store = &written_,
+                                      .arena = arena,
+                                      .data_plane = data_plane_.bytes(),
+                                      .stretches = backend_.stretches};
+  ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine(environment, plan_, settings_));
+  if (options_.synthetic_context != 0) {
+    RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap,
+                                         parts.executor,
+                                         DefaultAttention(options_, backend_.kv_format)));
+  }
   ASSIGN_OR_RETURN(
       executor_,
       Executor::Create(std::move(parts.executor),

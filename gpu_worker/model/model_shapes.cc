@@ -38,6 +38,15 @@ ModelConfig Llama31() {
   return config;
 }
 
+ModelConfig Llama31Of70B() {
+  ModelConfig config = Llama31();
+  config.hidden_size = 8192;
+  config.intermediate_size = 28'672;
+  config.num_layers = 80;
+  config.num_query_heads = 64;
+  return config;
+}
+
 ModelConfig Qwen25() {
   ModelConfig config = Llama3();
   config.family = ModelFamily::kQwen2;
@@ -101,14 +110,15 @@ ModelConfig Tiny() {
 absl::StatusOr<ModelConfig> NamedModelShape(std::string_view name) {
   if (name == "llama-3-8b") return Llama3();
   if (name == "llama-3.1-8b") return Llama31();
+  if (name == "llama-3.1-70b") return Llama31Of70B();
   if (name == "qwen2.5-7b") return Qwen25();
   if (name == "qwen3-30b-a3b") return Qwen3OfExperts();
   if (name == "tiny") return Tiny();
   if (name == "tiny-experts") return TinyOfExperts();
-  return absl::NotFoundError(
-      absl::StrCat("no model shape \"", std::string(name),
-                   "\"; there are llama-3-8b, llama-3.1-8b, qwen2.5-7b, qwen3-30b-a3b, tiny and "
-                   "tiny-experts"));
+  return absl::NotFoundError(absl::StrCat(
+      "no model shape \"", std::string(name),
+      "\"; there are llama-3-8b, llama-3.1-8b, llama-3.1-70b, qwen2.5-7b, qwen3-30b-a3b, "
+      "tiny and tiny-experts"));
 }
 
 }  // namespace retroinfer

@@ -9,8 +9,8 @@
 
 namespace retroinfer {
 
-// The configuration of "llama-3-8b", "llama-3.1-8b", "qwen2.5-7b" or "tiny" (two layers, a
-// vocabulary of 512, for tests).
+// The configuration of "llama-3-8b", "llama-3.1-8b", "llama-3.1-70b", "qwen2.5-7b",
+// "qwen3-30b-a3b", or "tiny" and "tiny-experts" (two layers, a vocabulary of 512, for tests).
 //
 // Returns: NOT_FOUND, naming those there are.
 absl::StatusOr<ModelConfig> NamedModelShape(std::string_view name);

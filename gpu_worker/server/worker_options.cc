@@ -284,7 +284,8 @@ void AddMeasuringOptions(common::Settings* settings, WorkerOptions* options) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->group(kMeasuringGroup);
   app.add_option("--model-shape", options->model_shape,
-                 "With --load-format dummy: llama-3-8b, llama-3.1-8b, qwen2.5-7b or tiny; default: "
+                 "With --load-format dummy: llama-3-8b, llama-3.1-8b, llama-3.1-70b, qwen2.5-7b, "
+                 "qwen3-30b-a3b, tiny or tiny-experts; default: "
                  "what --model's config.json says")
       ->group(kMeasuringGroup);
   app.add_option("--synthetic-context", options->synthetic_context,
@@ -319,10 +320,6 @@ absl::Status CheckRankOptions(const WorkerOptions& options) {
     return absl::InvalidArgumentError("--rank-timeout is 0: an answer takes some time");
   }
   if (options.num_ranks == 1) return absl::OkStatus();
-  if (options.synthetic_context != 0) {
-    return absl::InvalidArgumentError(
-        "--synthetic-context is for one rank: leave --tensor-parallel out");
-  }
   if (!options.record_trace_file.empty()) {
     return absl::InvalidArgumentError(
         "--record-trace would record the part of rank 0 alone: leave --tensor-parallel out");

@@ -96,6 +96,25 @@ TEST(SyntheticContextServicesTest, TheBenchCommandMeasuresThem) {
   EXPECT_GT(json["server_page_hit_ratio"], 0.5);
 }
 
+// Each rank makes the keys and queries of its own heads.
+TEST(SyntheticContextServicesTest, TwoRanksHaveTheContextToo) {
+  ServiceProcesses processes(Options({"--synthetic-context", std::to_string(kContext),
+                                      "--max-model-len", "2000", "--tensor-parallel", "2"}));
+  processes.StartBoth();
+  std::vector<std::unique_ptr<GenerateStream>> streams;
+  for (const uint64_t seed : {1, 2}) {
+    streams.push_back(std::make_unique<GenerateStream>(processes.worker_stub(),
+                                                       SampledRequest(Prompt(seed), 40, seed)));
+  }
+  for (const auto& stream : streams) {
+    ASSERT_TRUE(stream->Wait().ok()) << stream->Wait().error_message();
+    EXPECT_EQ(stream->finished().completion_tokens(), 40);
+    EXPECT_GT(stream->finished().kv_read_ratio(), 0.02);
+    EXPECT_LT(stream->finished().kv_read_ratio(), 0.2);
+  }
+  EXPECT_EQ(processes.WaitUntilNothingIsHeld(), "");
+}
+
 TEST(SyntheticContextServicesTest, PolicyFullHasTheContextToo) {
   ServiceProcesses processes(
       Options({"--synthetic-context", "4000", "--max-model-len", "1500", "--policy", "full"}));

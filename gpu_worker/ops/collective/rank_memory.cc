@@ -50,7 +50,7 @@ size_t BuffersAt(int num_ranks) {
   return (used + RankMemory::kAlignment - 1) / RankMemory::kAlignment * RankMemory::kAlignment;
 }
 
-absl::Status CheckNumbers(int64_t num_ranks, uint64_t turn_bytes) {
+absl::Status CheckNumbers(int64_t num_ranks, uint64_t turn_bytes, uint64_t piece_bytes) {
   if (num_ranks < 1 || num_ranks > RankMemory::kMaxRanks) {
     return absl::InvalidArgumentError(absl::StrCat("memory of ranks: ", num_ranks, " ranks; 1 to ",
                                                    RankMemory::kMaxRanks, " are supported"));
@@ -59,6 +59,11 @@ absl::Status CheckNumbers(int64_t num_ranks, uint64_t turn_bytes) {
       turn_bytes % RankMemory::kAlignment != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory of ranks: ", turn_bytes, " bytes a turn; needs a multiple of ",
+                     RankMemory::kAlignment, " up to ", RankMemory::kMaxTurnBytes));
+  }
+  if (piece_bytes > RankMemory::kMaxTurnBytes || piece_bytes % RankMemory::kAlignment != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory of ranks: pieces of ", piece_bytes, " bytes; needs a multiple of ",
                      RankMemory::kAlignment, " up to ", RankMemory::kMaxTurnBytes));
   }
   return absl::OkStatus();
@@ -76,18 +81,20 @@ absl::Status CheckMemory(std::span<std::byte> memory, size_t needed) {
 
 }  // namespace
 
-size_t RankMemory::Bytes(int num_ranks, size_t turn_bytes) {
-  RI_CHECK(CheckNumbers(num_ranks, turn_bytes).ok());
-  return BuffersAt(num_ranks) + 2 * static_cast<size_t>(num_ranks) * turn_bytes;
+size_t RankMemory::Bytes(int num_ranks, size_t turn_bytes, size_t piece_bytes) {
+  RI_CHECK(CheckNumbers(num_ranks, turn_bytes, piece_bytes).ok());
+  return BuffersAt(num_ranks) + static_cast<size_t>(num_ranks) * (2 * turn_bytes + piece_bytes);
 }
 
-absl::Status RankMemory::Format(std::span<std::byte> memory, int num_ranks, size_t turn_bytes) {
-  RETURN_IF_ERROR(CheckNumbers(num_ranks, turn_bytes));
-  RETURN_IF_ERROR(CheckMemory(memory, Bytes(num_ranks, turn_bytes)));
+absl::Status RankMemory::Format(std::span<std::byte> memory, int num_ranks, size_t turn_bytes,
+                                size_t piece_bytes) {
+  RETURN_IF_ERROR(CheckNumbers(num_ranks, turn_bytes, piece_bytes));
+  RETURN_IF_ERROR(CheckMemory(memory, Bytes(num_ranks, turn_bytes, piece_bytes)));
   auto* const header = new (memory.data()) RankMemoryHeader{};
   header->version = RankMemoryHeader::kVersion;
   header->num_ranks = static_cast<uint32_t>(num_ranks);
   header->turn_bytes = turn_bytes;
+  header->piece_pages = static_cast<uint32_t>(piece_bytes / kAlignment);
   for (int rank = 0; rank < num_ranks; ++rank) {
     new (memory.data() + sizeof(RankMemoryHeader) + static_cast<size_t>(rank) * sizeof(RankLine))
         RankLine{};
@@ -109,8 +116,9 @@ absl::StatusOr<RankMemory> RankMemory::Attach(std::span<std::byte> memory,
   // Read once: they are not looked at again.
   const uint32_t num_ranks = header->num_ranks;
   const uint64_t turn_bytes = header->turn_bytes;
-  RETURN_IF_ERROR(CheckNumbers(num_ranks, turn_bytes));
-  RETURN_IF_ERROR(CheckMemory(memory, Bytes(static_cast<int>(num_ranks), turn_bytes)));
+  const uint64_t piece_bytes = uint64_t{header->piece_pages} * kAlignment;
+  RETURN_IF_ERROR(CheckNumbers(num_ranks, turn_bytes, piece_bytes));
+  RETURN_IF_ERROR(CheckMemory(memory, Bytes(static_cast<int>(num_ranks), turn_bytes, piece_bytes)));
   if (static_cast<int64_t>(num_ranks) != parallel.num_ranks || parallel.rank < 0 ||
       parallel.rank >= parallel.num_ranks) {
     return absl::InvalidArgumentError(absl::StrCat("memory of ranks: is for ", num_ranks,
@@ -120,9 +128,11 @@ absl::StatusOr<RankMemory> RankMemory::Attach(std::span<std::byte> memory,
   RankMemory ranks;
   ranks.parallel_ = parallel;
   ranks.turn_bytes_ = turn_bytes;
+  ranks.piece_bytes_ = piece_bytes;
   ranks.header_ = header;
   ranks.lines_ = reinterpret_cast<RankLine*>(memory.data() + sizeof(RankMemoryHeader));
   ranks.buffers_ = memory.data() + BuffersAt(parallel.num_ranks);
+  ranks.pieces_ = ranks.buffers_ + 2 * static_cast<size_t>(num_ranks) * turn_bytes;
   if (ranks.Line(parallel.rank).taken.exchange(1) != 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("memory of ranks: rank ", parallel.rank,

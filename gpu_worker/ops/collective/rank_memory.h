@@ -10,6 +10,9 @@
 //   64                  64 * num_ranks     RankLine, one of each rank
 //   aligned to 4096     2 * num_ranks *    buffers: [set][rank][turn_bytes]
 //                       turn_bytes
+//   behind them         num_ranks *        pieces, one of each rank, zero at first: for devices
+//   that
+//                       piece_bytes        cannot reach each other's memory, and meet in the host's
 //
 // A rank that ends, or is ended by whoever watches over it, ends all (End): nobody waits for ever.
 //
@@ -39,14 +42,15 @@ namespace retroinfer {
 
 struct RankMemoryHeader {
   static constexpr uint64_t kMagic = 0x314b4e4152495249;  // "IRIRANK1", little-endian
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   std::atomic<uint64_t> magic;
   uint32_t version;
   uint32_t num_ranks;
   uint64_t turn_bytes;
   std::atomic<uint32_t> ended;  // 1: nobody waits any more
-  uint32_t reserved[9];
+  uint32_t piece_pages;         // of kAlignment bytes each
+  uint32_t reserved[8];
 };
 static_assert(sizeof(RankMemoryHeader) == 64 && std::atomic<uint64_t>::is_always_lock_free);
 
@@ -68,17 +72,19 @@ class RankMemory {
   static constexpr size_t kTurnBytes = size_t{1} << 20;
   static constexpr size_t kMaxTurnBytes = size_t{1} << 30;
   static constexpr size_t kAlignment = 4096;
+  // What a GPU needs of pieces (PieceLayout).
+  static constexpr size_t kPieceBytes = size_t{10} << 20;
 
-  // REQUIRES: 1 <= num_ranks <= kMaxRanks; turn_bytes is a multiple of kAlignment, above 0 and up
-  //           to kMaxTurnBytes.
-  static size_t Bytes(int num_ranks, size_t turn_bytes = kTurnBytes);
+  // REQUIRES: 1 <= num_ranks <= kMaxRanks; turn_bytes and piece_bytes are multiples of kAlignment,
+  //           up to kMaxTurnBytes, and turn_bytes is above 0.
+  static size_t Bytes(int num_ranks, size_t turn_bytes = kTurnBytes, size_t piece_bytes = 0);
 
   // Makes `memory` ready for ranks; once, by whoever made it, before any attaches.
   //
   // Returns: INVALID_ARGUMENT for other numbers than Bytes takes, and for memory that is not
   //          aligned to kAlignment or shorter than these bytes.
   static absl::Status Format(std::span<std::byte> memory, int num_ranks,
-                             size_t turn_bytes = kTurnBytes);
+                             size_t turn_bytes = kTurnBytes, size_t piece_bytes = 0);
 
   // Takes the place of `parallel.rank`.
   //
@@ -105,6 +111,11 @@ class RankMemory {
   void End();
   bool ended() const { return header_->ended.load(std::memory_order_acquire) != 0; }
   absl::Status EndedStatus() const;
+  // The pieces of all ranks, [rank][piece_bytes]; empty where the memory was made without.
+  std::span<std::byte> pieces() const {
+    return {pieces_, static_cast<size_t>(parallel_.num_ranks) * piece_bytes_};
+  }
+  size_t piece_bytes() const { return piece_bytes_; }
   // The page that begins with the header, for kernels that look at `ended` while they wait.
   std::span<std::byte> header_page() const {
     return {reinterpret_cast<std::byte*>(header_), kAlignment};
@@ -118,9 +129,11 @@ class RankMemory {
 
   TensorParallel parallel_;
   size_t turn_bytes_ = 0;
+  size_t piece_bytes_ = 0;
   RankMemoryHeader* header_ = nullptr;
   RankLine* lines_ = nullptr;
   std::byte* buffers_ = nullptr;
+  std::byte* pieces_ = nullptr;
   uint32_t turn_ = 0;  // meetings so far
 };
 

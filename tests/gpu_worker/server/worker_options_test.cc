@@ -119,12 +119,6 @@ TEST_F(WorkerOptionsTest, SeveralRanksDoNotDoAllThatOneDoes) {
     EXPECT_FALSE(Parse({"--model=/m", wrong}).ok()) << wrong;
   }
   options_ = {};
-  EXPECT_THAT(std::string(Parse({"--load-format=dummy", "--model-shape=tiny", "--tensor-parallel=2",
-                                 "--synthetic-context=1000"})
-                              .status()
-                              .message()),
-              HasSubstr("--synthetic-context is for one rank"));
-  options_ = {};
   EXPECT_THAT(
       std::string(
           Parse({"--model=/m", "--tensor-parallel=2", "--record-trace=/t"}).status().message()),

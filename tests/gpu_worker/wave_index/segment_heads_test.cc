@@ -41,6 +41,7 @@ class SegmentHeadsTest : public testing::TestWithParam<BackendParam> {
     const std::vector<MetaBlockId> ids = {1, 0};
     blocks_ = data_.Upload(ids);
   }
+  ~SegmentHeadsTest() override { backend_->device->UnmapHost(arena_); }
 
   // Begins with an arena of old bytes for segments of this geometry.
   void Begin(const KvGeometry& geometry) {

@@ -21,14 +21,19 @@ CudaOps::CudaOps(std::unique_ptr<cuda::LinearContext> linear,
 
 CudaOps::~CudaOps() = default;
 
-absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaDevice& device, RankMemory* ranks) {
+absl::Status CudaOps::peer_access() const {
+  return exchange_ == nullptr ? absl::OkStatus() : exchange_->peer_access();
+}
+
+absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaDevice& device, RankMemory* ranks,
+                                                         cuda::PeerMemory memory) {
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::LinearContext> linear,
                    cuda::LinearContext::Create(device));
   ASSIGN_OR_RETURN(std::unique_ptr<cuda::PrefillAttentionContext> prefill,
                    cuda::PrefillAttentionContext::Create(device));
   std::unique_ptr<cuda::PeerExchange> exchange;
   if (ranks != nullptr) {
-    ASSIGN_OR_RETURN(exchange, cuda::PeerExchange::Create(device, *ranks));
+    ASSIGN_OR_RETURN(exchange, cuda::PeerExchange::Create(device, *ranks, memory));
   }
   return absl::WrapUnique(new CudaOps(std::move(linear), std::move(prefill), std::move(exchange)));
 }

@@ -21,9 +21,10 @@ class CudaOps final : public Ops {
  public:
   // `device` gives the memory for prepared weights and workspaces; it must outlive them. `ranks`:
   // what the ranks of a model share, which must outlive the result and is asked for peer access
-  // (PeerExchange::Create); null if there is one.
-  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(CudaDevice& device,
-                                                         RankMemory* ranks = nullptr);
+  // (PeerExchange::Create, which says what `memory` is); null if there is one.
+  static absl::StatusOr<std::unique_ptr<CudaOps>> Create(
+      CudaDevice& device, RankMemory* ranks = nullptr,
+      cuda::PeerMemory memory = cuda::PeerMemory::kAuto);
   ~CudaOps() override;
 
   ModelOps& model() override { return model_; }
@@ -31,6 +32,8 @@ class CudaOps final : public Ops {
   IndexOps& index() override { return index_; }
   BlockCacheOps& block_cache() override { return block_cache_; }
   CollectiveOps& collective() override { return collective_; }
+  // Why ranks meet in the host's memory; OK if they do not.
+  absl::Status peer_access() const;
   absl::Status CheckKvFormat(const KvFormat& format) const override {
     return retroinfer::CheckKvFormat(cuda::kKvElementTypes, format);
   }

@@ -1,4 +1,4 @@
-// Up to 256 KiB one shot: each block shows its slice and adds what all ranks show of it. A rank
+// Up to 512 KiB one shot: each block shows its slice and adds what all ranks show of it. A rank
 // reads (ranks - 1) times the matrix over links, but meets the others once: bound by latency.
 // Above, two shots: of a slice each rank adds a part, shows the sum, and reads the others' sums, so
 // that links carry about twice the matrix however many ranks there are: bound by their bandwidth.
@@ -14,7 +14,7 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int64_t kOneShotBytes = 256 << 10;
+constexpr int64_t kOneShotBytes = 512 << 10;
 
 // A matrix as chunks of 16 bytes, counted row by row.
 struct ChunkedMatrix {

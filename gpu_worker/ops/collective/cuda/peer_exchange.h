@@ -10,6 +10,9 @@
 // A block meets the blocks of the same number on all ranks, and no others. So each has room of its
 // own: where it lies hangs on nothing but the block. Turns are counted on the device, so that a
 // recorded step may be run again.
+//
+// GPUs without peer access have their pieces in the host's memory (RankMemory::pieces), which all
+// of them can reach: the same kernels, each byte over PCIe.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -50,6 +53,13 @@ struct PieceLayout {
 };
 static_assert(PieceLayout::kTurns + kExchangeBlocks * sizeof(uint32_t) <= PieceLayout::kFirst);
 
+struct PieceCard;  // what a rank tells the others of its piece
+
+enum class PeerMemory {
+  kAuto,  // on the GPUs; where one cannot reach another's, and ranks have pieces, the host's
+  kHost,  // the host's, for measuring and for tests
+};
+
 // Threads: immutable.
 // Owns:    this rank's piece, and the mappings of the others'.
 class PeerExchange {
@@ -58,10 +68,11 @@ class PeerExchange {
   // call it together, before any other use of `ranks`. The calling thread's current device is the
   // rank's. `device` and `ranks` must outlive the result.
   //
-  // Returns: FAILED_PRECONDITION if a rank's GPU cannot read another's, or is another's, too;
-  //          INVALID_ARGUMENT for more than kMostRanks; ABORTED if a rank ends meanwhile; all
-  //          ranks fail where one does.
-  static absl::StatusOr<std::unique_ptr<PeerExchange>> Create(Device& device, RankMemory& ranks);
+  // Returns: FAILED_PRECONDITION if two ranks have the same GPU, or one's cannot read another's
+  //          and `ranks` has no pieces; INVALID_ARGUMENT for more than kMostRanks; ABORTED if a
+  //          rank ends meanwhile; all ranks fail where one does.
+  static absl::StatusOr<std::unique_ptr<PeerExchange>> Create(Device& device, RankMemory& ranks,
+                                                              PeerMemory memory);
   PeerExchange(const PeerExchange&) = delete;
   PeerExchange& operator=(const PeerExchange&) = delete;
   // REQUIRES: no rank's kernels use this rank's piece any more.
@@ -69,19 +80,33 @@ class PeerExchange {
 
   const PeerView& view() const { return view_; }
   RankMemory& ranks() const { return ranks_; }
+  // OK if pieces are on the GPUs; else why they are in the host's memory.
+  const absl::Status& peer_access() const { return peer_access_; }
 
  private:
   PeerExchange(Device& device, RankMemory& ranks) : device_(device), ranks_(ranks) {}
-  absl::Status Open();
-  absl::Status MapPeer(int rank, const struct PieceCard& card);
+  absl::Status Open(PeerMemory memory);
+  absl::Status MakePiece(PieceCard* card);
+  // Of another rank, in the turn in which all have told theirs.
+  PieceCard CardOf(int rank) const;
+  absl::Status CheckUnlikeGpus() const;
+  absl::Status MapPeers();
+  absl::Status MapPeer(int rank, const PieceCard& card);
+  // Sets peer_access_, the same on all ranks: the reason of the first that has one.
+  absl::Status AgreeOnAccess(const absl::Status& mine);
+  absl::Status UseHost();
+  void UnmapPeers();
+  void FreePiece();
 
   Device& device_;
   RankMemory& ranks_;
   PeerView view_;
+  absl::Status peer_access_;
   cudaUUID_t gpu_ = {};
   void* piece_ = nullptr;
   std::vector<void*> mapped_;  // pieces of other processes
   std::span<std::byte> flag_page_;
+  std::span<std::byte> host_pieces_;  // mapped
 };
 
 }  // namespace retroinfer::cuda

@@ -81,6 +81,19 @@ TEST(RankMemoryTest, WhoWaitsForARankThatHasEndedIsTold) {
   });
 }
 
+TEST(RankMemoryTest, PiecesLieBehindTheBuffers) {
+  constexpr size_t kPiece = 2 * RankMemory::kAlignment;
+  const SharedPages pages(RankMemory::Bytes(3, kTurn, kPiece));
+  ASSERT_TRUE(RankMemory::Format(pages.bytes(), 3, kTurn, kPiece).ok());
+  const auto ranks = RankMemory::Attach(pages.bytes(), {0, 3});
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  EXPECT_EQ(ranks->piece_bytes(), kPiece);
+  EXPECT_EQ(ranks->pieces().size(), 3 * kPiece);
+  EXPECT_EQ(ranks->pieces().data() + ranks->pieces().size(),
+            pages.bytes().data() + RankMemory::Bytes(3, kTurn, kPiece));
+  EXPECT_GE(ranks->pieces().data(), ranks->Mine().data() + 3 * kTurn);
+}
+
 TEST(RankMemoryTest, APlaceIsTakenOnce) {
   const SharedPages pages(RankMemory::Bytes(2, kTurn));
   ASSERT_TRUE(RankMemory::Format(pages.bytes(), 2, kTurn).ok());
@@ -118,8 +131,13 @@ TEST_F(RankMemoryHeaderTest, IsCheckedByWhoAttaches) {
   header().turn_bytes = uint64_t{1} << 63;
   ExpectRefused({0, 2}, "bytes a turn");
   header().turn_bytes = kTurn;
-  header().version = 2;
-  ExpectRefused({0, 2}, "version 2");
+  header().piece_pages = 1;  // more than there is memory for
+  ExpectRefused({0, 2}, "needs");
+  header().piece_pages = UINT32_MAX;
+  ExpectRefused({0, 2}, "pieces of");
+  header().piece_pages = 0;
+  header().version = RankMemoryHeader::kVersion + 1;
+  ExpectRefused({0, 2}, "version");
   header().version = RankMemoryHeader::kVersion;
   header().magic = 1;
   ExpectRefused({0, 2}, "memory of ranks");
@@ -133,6 +151,10 @@ TEST(RankMemoryTest, MemoryIsMeasuredBeforeItIsUsed) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RankMemory::Format(pages.bytes(), 0, kTurn).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RankMemory::Format(pages.bytes(), 2, 100).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RankMemory::Format(pages.bytes(), 2, kTurn, 100).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(RankMemory::Format(pages.bytes(), 2, kTurn, RankMemory::kAlignment).code(),
+            absl::StatusCode::kInvalidArgument);
   // Zeros are no memory of ranks.
   EXPECT_EQ(RankMemory::Attach(pages.bytes(), {0, 2}).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -1,5 +1,5 @@
-// Ranks on GPUs of one machine, each a thread here: the operations' contracts over peer access, and
-// in recorded work. Skipped with fewer than two GPUs.
+// Ranks on GPUs of one machine, each a thread here: the operations' contracts over peer access, in
+// the host's memory, and in recorded work. Skipped with fewer than two GPUs.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -30,11 +30,13 @@ using test_support::SumOfRanks;
 // Memory that each rank maps for itself, as processes do: a page is given to one device.
 class RankFile {
  public:
-  explicit RankFile(int num_ranks) : bytes_(RankMemory::Bytes(num_ranks, RankMemory::kAlignment)) {
+  explicit RankFile(int num_ranks)
+      : bytes_(RankMemory::Bytes(num_ranks, RankMemory::kAlignment, RankMemory::kPieceBytes)) {
     fd_ = ::memfd_create("ranks", MFD_CLOEXEC);
     RI_CHECK(fd_ >= 0 && ::ftruncate(fd_, static_cast<off_t>(bytes_)) == 0);
     const auto memory = Map();
-    RI_CHECK(RankMemory::Format(memory, num_ranks, RankMemory::kAlignment).ok());
+    RI_CHECK(RankMemory::Format(memory, num_ranks, RankMemory::kAlignment, RankMemory::kPieceBytes)
+                 .ok());
     ::munmap(memory.data(), memory.size());
   }
   ~RankFile() { ::close(fd_); }
@@ -50,7 +52,7 @@ class RankFile {
   int fd_ = -1;
 };
 
-class CudaCollectiveTest : public ::testing::Test {
+class CudaCollectiveTest : public ::testing::TestWithParam<cuda::PeerMemory> {
  protected:
   void SetUp() override {
     int count = 0;
@@ -70,8 +72,11 @@ class CudaCollectiveTest : public ::testing::Test {
       ASSERT_TRUE(ranks.ok()) << ranks.status();
       auto device = CudaDevice::Create({.ordinal = rank, .memory_utilization = 0.2});
       ASSERT_TRUE(device.ok()) << device.status();
-      auto ops = CudaOps::Create(**device, &*ranks);
+      auto ops = CudaOps::Create(**device, &*ranks, GetParam());
       ASSERT_TRUE(ops.ok()) << ops.status();
+      if (GetParam() == cuda::PeerMemory::kHost) {
+        ASSERT_FALSE((*ops)->peer_access().ok());
+      }
       Backend backend;
       backend.device = *std::move(device);
       backend.ops = *std::move(ops);
@@ -90,10 +95,10 @@ class CudaCollectiveTest : public ::testing::Test {
 };
 
 // One shot, its largest, the smallest of two shots, and slices for several turns of all blocks.
-constexpr int64_t kRows[] = {1, 3, 32, 33, 300, 1024};
+constexpr int64_t kRows[] = {1, 3, 32, 64, 65, 300, 1024};
 constexpr int64_t kCols = 4096;
 
-TEST_F(CudaCollectiveTest, SumsAreInTheOrderOfRanksOnAll) {
+TEST_P(CudaCollectiveTest, SumsAreInTheOrderOfRanksOnAll) {
   Run([&](int /*rank*/, Backend& backend) {
     const int rank = backend.ops->collective().parallel().rank;
     DeviceData data(backend);
@@ -116,17 +121,17 @@ TEST_F(CudaCollectiveTest, SumsAreInTheOrderOfRanksOnAll) {
 }
 
 // Calls of all sizes behind each other, without a stop: nobody's memory is written too early.
-TEST_F(CudaCollectiveTest, SumsMayFollowEachOther) {
+TEST_P(CudaCollectiveTest, SumsMayFollowEachOther) {
   Run([&](int rank, Backend& backend) {
     DeviceData data(backend);
-    constexpr int64_t kElements = 64 * kCols;
+    constexpr int64_t kElements = 65 * kCols;
     const DeviceData::Matrix in =
-        data.UploadMatrix(DrawnFor(rank, kElements, DType::kBf16), 64, kCols, DType::kBf16);
+        data.UploadMatrix(DrawnFor(rank, kElements, DType::kBf16), 65, kCols, DType::kBf16);
     const DeviceData::Matrix out =
-        data.UploadMatrix(std::vector<float>(kElements), 64, kCols, DType::kBf16);
+        data.UploadMatrix(std::vector<float>(kElements), 65, kCols, DType::kBf16);
     const auto want = SumOfRanks(num_ranks_, kElements, DType::kBf16, false);
     for (int i = 0; i < 200; ++i) {
-      for (const int64_t rows : {1, 64, 2, 33, 17, 48}) {
+      for (const int64_t rows : {1, 64, 2, 65, 17, 48}) {
         ASSERT_TRUE(backend.ops->collective()
                         .AllReduce(*backend.stream,
                                    {.in = in.view.Rows(0, rows), .out = out.view.Rows(0, rows)})
@@ -139,7 +144,7 @@ TEST_F(CudaCollectiveTest, SumsMayFollowEachOther) {
   });
 }
 
-TEST_F(CudaCollectiveTest, ColumnsAreGathered) {
+TEST_P(CudaCollectiveTest, ColumnsAreGathered) {
   constexpr int64_t kVocab = 32003;
   const auto all = RandomNormal(static_cast<size_t>(5 * kVocab), 7);
   Run([&](int rank, Backend& backend) {
@@ -159,7 +164,7 @@ TEST_F(CudaCollectiveTest, ColumnsAreGathered) {
   });
 }
 
-TEST_F(CudaCollectiveTest, RecordedSumsRunAgain) {
+TEST_P(CudaCollectiveTest, RecordedSumsRunAgain) {
   Run([&](int rank, Backend& backend) {
     DeviceData data(backend);
     const int64_t elements = 8 * kCols;
@@ -177,6 +182,12 @@ TEST_F(CudaCollectiveTest, RecordedSumsRunAgain) {
     EXPECT_TRUE(data.Values(out) == SumOfRanks(num_ranks_, elements, DType::kBf16, false));
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Memory, CudaCollectiveTest,
+                         ::testing::Values(cuda::PeerMemory::kAuto, cuda::PeerMemory::kHost),
+                         [](const auto& info) {
+                           return info.param == cuda::PeerMemory::kHost ? "Host" : "Auto";
+                         });
 
 }  // namespace
 }  // namespace retroinfer
