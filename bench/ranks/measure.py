@@ -24,11 +24,12 @@ from bench.support.measured_server import Server  # noqa: E402
 CONTEXT = 122_880
 MILLION = 1 << 20
 PROMPT = 117_760
-OUTPUT = 4000  # tokens that a request may write: more than a measurement takes
+OUTPUT = 2000  # tokens that a request may write: more than a measurement takes
 GIB = 1 << 30
 
-# Host memory that a token of context takes, with what a divided segment and its growth leave free.
-TOKEN_BYTES = {"llama-3.1-8b": 90_000, "llama-3.1-70b": 225_000, "tiny": 4000}
+# Host memory that a token of context takes, with what extents leave free; a segment that ranks divide keeps its worst
+# case, so it takes an eighth more.
+TOKEN_BYTES = {"llama-3.1-8b": 97_000, "llama-3.1-70b": 243_000, "tiny": 4000}
 
 FP8 = ["--weights-dtype", "fp8", "--kv-dtype", "int8"]
 BF16 = ["--kv-dtype", "int8"]
@@ -41,8 +42,9 @@ class Case:
         self.name, self.shape, self.context = name, shape, context
         self.batches, self.options = batches, options
 
-    def arena_bytes(self):
-        return max(self.batches) * (self.context + OUTPUT) * TOKEN_BYTES[self.shape] // GIB * GIB + GIB
+    def arena_bytes(self, ranks):
+        one = (self.context + OUTPUT) * TOKEN_BYTES[self.shape] * (9 if ranks > 1 else 8) // 8
+        return max(self.batches) * one // GIB * GIB + GIB
 
 
 def cases(ranks, largest_8b, largest_70b):
@@ -65,7 +67,9 @@ def wait_for(server, condition, what, timeout_s):
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{what}: not within {timeout_s} s")
+            now = server.metrics()
+            raise RuntimeError(f"{what}: not within {timeout_s} s; {now['requests_running']:.0f} are admitted, "
+                               f"{now['requests_waiting']:.0f} wait; the log ends: {server.log_tail()}")
         if server.process.poll() is not None:
             raise RuntimeError("the server has ended")
         time.sleep(0.1)
@@ -108,15 +112,20 @@ def decode(server, batch, settings):
 def measure_case(case, ranks, settings):
     options = ["--load-format", "dummy", "--model-shape", case.shape, "--tensor-parallel", str(ranks),
                "--synthetic-context", str(case.context), "--max-model-len", str(OUTPUT + 32),
-               "--max-batch", str(max(case.batches)), "--arena-bytes", str(case.arena_bytes()),
+               "--max-batch", str(max(case.batches)), "--arena-bytes", str(case.arena_bytes(ranks)),
                *case.options, *settings.option]
     begin = time.monotonic()
     with Server(settings, options) as server:
         loaded = time.monotonic() - begin
-        figures = [decode(server, batch, settings) for batch in case.batches]
-        return {"case": case.name, "ranks": ranks, "shape": case.shape, "context": case.context,
-                "arena_gib": case.arena_bytes() / GIB, "serves_after_s": loaded, "decode": figures,
-                "slots": server.metrics()["slots"]}
+        found = {"case": case.name, "ranks": ranks, "shape": case.shape, "context": case.context,
+                 "arena_gib": case.arena_bytes(ranks) / GIB, "serves_after_s": round(loaded, 1),
+                 "slots": server.metrics()["slots"], "decode": []}
+        for batch in case.batches:
+            try:
+                found["decode"].append(decode(server, batch, settings))
+            except (RuntimeError, OSError) as error:
+                return found | {"error": str(error)}
+        return found
 
 
 def first_token(ranks, settings):
@@ -172,6 +181,7 @@ def main():
             figures = measure()
         except (RuntimeError, OSError, KeyError, subprocess.SubprocessError) as error:
             figures, failed = {"case": name, "ranks": ranks, "error": str(error)}, True
+        failed = failed or "error" in figures
         figures["took_s"] = round(time.monotonic() - begin, 1)
         results = [one for one in results if (one["case"], one["ranks"]) != (name, ranks)] + [figures]
         settings.out.write_text(json.dumps(results, indent=1))

@@ -34,7 +34,8 @@ class Server:
         self.process = subprocess.Popen(
             [str(self.bin_dir / "retroinfer"), "serve", "--socket-dir", str(self.folder),
              "--listen", f"unix:{self.folder}/public.sock", "--http", f"127.0.0.1:{self.http_port}",
-             "--metrics-address", f"127.0.0.1:{self.metrics_port}", "--store-metrics-address", "none", "--http-metrics-address", "none",
+             "--metrics-address", f"127.0.0.1:{self.metrics_port}", "--store-metrics-address", "none",
+             "--http-metrics-address", "none",
              *(["--log-level", "debug"] if getattr(self.arguments, "log", None) is not None else []),
              *self.options], stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 150
@@ -90,6 +91,9 @@ class Server:
         if not stop and figures.get("failed", 0) > 0:
             raise RuntimeError(f"{figures['failed']} requests failed: {figures.get('errors')}")
         return figures
+
+    def log_tail(self, length=600):
+        return (self.folder / "serve.log").read_text(errors="replace")[-length:]
 
     def metrics(self):
         """The worker's counters and gauges, each with the sum over its labels."""

@@ -48,6 +48,8 @@ class RandomWeights {
   // Replaces `matrix`, which is made of `parts`, by what the shard has of it, in `memory`.
   absl::Status TakeShare(const std::vector<const TensorSpec*>& parts, WeightView& matrix,
                          DeviceBuffer& memory);
+  // Appends to share_ what lies at [first, first + count) of the repeated numbers, or zeros.
+  void AppendNumbers(size_t first, size_t count, bool are_zeros);
   // Of the stored tensors `names`; the output projection's is its own, whatever it is tied to.
   std::vector<const TensorSpec*> PartsOf(const std::vector<std::string>& names) const;
   absl::StatusOr<std::unique_ptr<PreparedLinear>> Linear(const ProjectionSpec& projection);
@@ -62,6 +64,7 @@ class RandomWeights {
   const KeptWeights keep_;  // of the layers
   const ModelShard* const shard_;
   std::vector<uint16_t> drawn_;
+  std::vector<uint16_t> share_;  // of the matrix that is made; kept, for its memory
   std::unique_ptr<Stream> stream_;
   DeviceBuffer numbers_;  // as many as the largest matrix has, and a few more
   int64_t num_numbers_ = 0;
@@ -100,27 +103,39 @@ std::vector<const TensorSpec*> RandomWeights::PartsOf(const std::vector<std::str
   return parts;
 }
 
+void RandomWeights::AppendNumbers(size_t first, size_t count, bool are_zeros) {
+  if (are_zeros) {
+    share_.insert(share_.end(), count, 0);
+    return;
+  }
+  while (count > 0) {
+    const std::span<const uint16_t> run = std::span(drawn_).subspan(first % drawn_.size());
+    const size_t taken = std::min(count, run.size());
+    share_.insert(share_.end(), run.begin(), run.begin() + static_cast<ptrdiff_t>(taken));
+    first += taken;
+    count -= taken;
+  }
+}
+
 absl::Status RandomWeights::TakeShare(const std::vector<const TensorSpec*>& parts,
                                       WeightView& matrix, DeviceBuffer& memory) {
   const auto begin =
       static_cast<size_t>((matrix.data - numbers_.bytes().device_data()) / sizeof(uint16_t));
-  std::vector<uint16_t> numbers;
+  share_.clear();
   int64_t first_row = 0;
   int64_t rows = 0;
   for (const TensorSpec* const part : parts) {
     const TensorShare share = ShareOf(*part, *shard_, config_.head_dim);
     for (int64_t i = 0; i < share.rows.count; ++i) {
       const int64_t row = first_row + share.rows.first + i;
-      for (int64_t col = share.cols.first; col < share.cols.first + share.cols.count; ++col) {
-        const size_t at = (begin + static_cast<size_t>(row * matrix.cols + col)) % drawn_.size();
-        numbers.push_back(share.is_zeros ? 0 : drawn_[at]);
-      }
+      const auto at = begin + static_cast<size_t>(row * matrix.cols + share.cols.first);
+      AppendNumbers(at, static_cast<size_t>(share.cols.count), share.is_zeros);
     }
     first_row += part->shape[0];
     rows += share.rows.count;
   }
-  const auto elements = static_cast<int64_t>(numbers.size());
-  ASSIGN_OR_RETURN(memory, Repeat(numbers, elements));
+  const auto elements = static_cast<int64_t>(share_.size());
+  ASSIGN_OR_RETURN(memory, Repeat(share_, elements));
   matrix = WeightView::Dense(memory.bytes(), WeightType::kBf16, rows, elements / rows);
   return absl::OkStatus();
 }
