@@ -10,9 +10,8 @@
 //   64                  64 * num_ranks     RankLine, one of each rank
 //   aligned to 4096     2 * num_ranks *    buffers: [set][rank][turn_bytes]
 //                       turn_bytes
-//   behind them         num_ranks *        pieces, one of each rank, zero at first: for devices
-//   that
-//                       piece_bytes        cannot reach each other's memory, and meet in the host's
+//   behind them         num_ranks *        pieces, one of each rank, zero at first, for devices
+//                       piece_bytes        that cannot reach each other's memory
 //
 // A rank that ends, or is ended by whoever watches over it, ends all (End): nobody waits for ever.
 //

@@ -83,6 +83,11 @@ class Compose(unittest.TestCase):
         self.assertEqual(worker["environment"]["RETROINFER_DEVICE"], "cuda")
         self.assertGreaterEqual(bytes_of(worker["mem_limit"]), 16 << 30)  # operations.md, "Sizes"
 
+    def test_a_worker_has_as_many_gpus_as_it_splits_the_model_over(self):
+        worker = self.services["gpu-worker"]
+        device, = worker["deploy"]["resources"]["reservations"]["devices"]
+        self.assertEqual(str(device["count"]), worker["environment"]["RETROINFER_TENSOR_PARALLEL"])
+
     def test_settings_for_a_gpu_are_right(self):
         more = settings("gpu.env")
         self.assertEqual(set(more) - set(settings()), set())

@@ -149,7 +149,8 @@ class Overlays(unittest.TestCase):
                 needed = bytes_of(found["gpu_worker.conf"]["memory"]) * (1 + WORKER_SHARE)
                 self.assertGreaterEqual(bytes_of(worker["limits"]["memory"]), needed)
             else:
-                self.assertEqual(worker["limits"]["nvidia.com/gpu"], "1")
+                ranks = found["gpu_worker.conf"]["tensor-parallel"]
+                self.assertEqual(worker["limits"]["nvidia.com/gpu"], str(ranks))
             for resources in (store, worker):
                 self.assertEqual(resources["limits"]["memory"], resources["requests"]["memory"])
                 self.assertNotIn("cpu", resources["limits"], "a throttled step makes everybody wait")
