@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "common/clock/steady_now.h"
 #include "common/log/check.h"
+#include "common/shm/socket_messages.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
 
@@ -47,34 +48,7 @@ absl::StatusOr<UniqueFd> NewSocket() {
   return socket;
 }
 
-// Waits until `fd` is ready for `events`.
-absl::Status WaitFor(int fd, short events, absl::Time deadline) {
-  while (true) {
-    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - SteadyNow());
-    const int64_t timeout_ms = std::min<int64_t>(
-        absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 60'000);
-    pollfd poll_fd{fd, events, 0};
-    const int ready = ::poll(&poll_fd, 1, static_cast<int>(timeout_ms));
-    if (ready > 0) return absl::OkStatus();
-    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll on a descriptor channel");
-    if (ready == 0 && SteadyNow() >= deadline) {
-      return absl::DeadlineExceededError("descriptor channel: the peer did not answer in time");
-    }
-  }
-}
-
-// Moves the descriptors of a received message into `fds`, so that none leaks whatever follows.
-void TakeFds(msghdr* message, std::vector<UniqueFd>* fds) {
-  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      fds->emplace_back(fd);
-    }
-  }
-}
+constexpr char kPeer[] = "the peer of a descriptor channel";
 
 absl::StatusOr<ucred> PeerOf(int socket) {
   ucred peer{};
@@ -119,24 +93,16 @@ absl::Status FdChannel::Send(uint32_t type, std::string_view payload, std::span<
   header.type = static_cast<uint16_t>(type);
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   iovec parts[2] = {{&header, sizeof(header)}, {const_cast<char*>(payload.data()), payload.size()}};
-  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))] = {};
+  FdRoom<kFdsMax> room;
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  if (!fds.empty()) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(fds.size_bytes());
-    std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
-  }
+  PutFds(fds, room.bytes, &message);
   const absl::Time deadline = SteadyNow() + timeout;
   while (true) {
     if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) >= 0) return absl::OkStatus();
     if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "descriptor channel: sending");
-    RETURN_IF_ERROR(WaitFor(socket_.get(), POLLOUT, deadline));
+    RETURN_IF_ERROR(AwaitSocket(socket_.get(), POLLOUT, deadline, kPeer));
   }
 }
 
@@ -159,7 +125,7 @@ absl::StatusOr<FdMessage> ParseFdPacket(std::span<const char> packet) {
 absl::StatusOr<FdMessage> FdChannel::Receive(absl::Duration timeout) {
   char packet[sizeof(FrameHeader) + kPayloadBytesMax];
   iovec part = {packet, sizeof(packet)};
-  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
+  FdRoom<kFdsMax> room;
   const absl::Time deadline = SteadyNow() + timeout;
   msghdr message{};
   ssize_t received;
@@ -167,14 +133,14 @@ absl::StatusOr<FdMessage> FdChannel::Receive(absl::Duration timeout) {
     message = {};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_control = room.bytes;
+    message.msg_controllen = sizeof(room.bytes);
     received = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
     if (received >= 0) break;
     if (errno != EAGAIN && errno != EINTR) {
       return ErrnoStatus(errno, "descriptor channel: receiving");
     }
-    RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline));
+    RETURN_IF_ERROR(AwaitSocket(socket_.get(), POLLIN, deadline, kPeer));
   }
   std::vector<UniqueFd> fds;
   TakeFds(&message, &fds);

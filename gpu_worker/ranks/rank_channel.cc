@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock/steady_now.h"
 #include "common/log/check.h"
+#include "common/shm/socket_messages.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
 
@@ -29,36 +30,9 @@ constexpr uint16_t kVersion = 1;
 // Memory for a payload grows by as much as may come next.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 
-absl::Status IsGone() { return absl::UnavailableError("the process of a rank is gone"); }
+constexpr char kPeer[] = "the process of a rank";
 
-// Waits until `fd` is ready for `events`.
-absl::Status WaitFor(int fd, short events, absl::Time deadline) {
-  while (true) {
-    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - common::SteadyNow());
-    const int64_t timeout_ms = absl::ToInt64Milliseconds(
-        std::min(absl::Ceil(left, absl::Milliseconds(1)), absl::Minutes(1)));
-    pollfd poll_fd{fd, events, 0};
-    const int ready = ::poll(&poll_fd, 1, static_cast<int>(timeout_ms));
-    if (ready > 0) return absl::OkStatus();
-    if (ready < 0 && errno != EINTR) return common::ErrnoStatus(errno, "poll on a rank's socket");
-    if (ready == 0 && common::SteadyNow() >= deadline) {
-      return absl::DeadlineExceededError("the process of a rank did not answer in time");
-    }
-  }
-}
-
-// Moves received descriptors into `fds`, so that none leaks whatever follows.
-void TakeFds(msghdr* message, std::vector<common::UniqueFd>* fds) {
-  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      fds->emplace_back(fd);
-    }
-  }
-}
+absl::Status IsGone() { return absl::UnavailableError(absl::StrCat(kPeer, " is gone")); }
 
 absl::Status CheckHeader(const FrameHeader& header) {
   const bool is_known = header.type >= static_cast<uint16_t>(RankMessageType::kHello) &&
@@ -94,7 +68,7 @@ absl::Status RankChannel::Send(RankMessageType type, std::string_view payload,
   header.version = kVersion;
   header.type = static_cast<uint16_t>(type);
   header.payload_bytes = payload.size();
-  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))] = {};
+  common::FdRoom<kFdsMax> room;
   const absl::Time deadline = common::SteadyNow() + timeout;
   for (size_t sent = 0; sent < sizeof(header) + payload.size();) {
     const size_t of_header = std::min(sent, sizeof(header));
@@ -105,20 +79,12 @@ absl::Status RankChannel::Send(RankMessageType type, std::string_view payload,
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = 2;
-    if (sent == 0 && !fds.empty()) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(fds.size_bytes());
-      cmsghdr* const c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(fds.size_bytes());
-      std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
-    }
+    if (sent == 0) common::PutFds(fds, room.bytes, &message);
     const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
       sent += static_cast<size_t>(count);
     } else if (errno == EAGAIN) {
-      RETURN_IF_ERROR(WaitFor(socket_.get(), POLLOUT, deadline));
+      RETURN_IF_ERROR(common::AwaitSocket(socket_.get(), POLLOUT, deadline, kPeer));
     } else if (errno != EINTR) {
       return errno == EPIPE || errno == ECONNRESET
                  ? IsGone()
@@ -130,16 +96,16 @@ absl::Status RankChannel::Send(RankMessageType type, std::string_view payload,
 
 absl::Status RankChannel::ReceiveBytes(std::span<char> bytes, absl::Time deadline,
                                        std::vector<common::UniqueFd>* fds) {
-  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
+  common::FdRoom<kFdsMax> room;
   while (!bytes.empty()) {
     iovec part{bytes.data(), bytes.size()};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_control = room.bytes;
+    message.msg_controllen = sizeof(room.bytes);
     const ssize_t count = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (count >= 0) TakeFds(&message, fds);
+    if (count >= 0) common::TakeFds(&message, fds);
     if ((count >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) || fds->size() > kFdsMax) {
       return absl::InvalidArgumentError(
           absl::StrCat("a rank's socket: more than ", kFdsMax, " descriptors in a message"));
@@ -149,7 +115,7 @@ absl::Status RankChannel::ReceiveBytes(std::span<char> bytes, absl::Time deadlin
     } else if (count == 0 || errno == ECONNRESET) {
       return IsGone();
     } else if (errno == EAGAIN) {
-      RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline));
+      RETURN_IF_ERROR(common::AwaitSocket(socket_.get(), POLLIN, deadline, kPeer));
     } else if (errno != EINTR) {
       return common::ErrnoStatus(errno, "receiving from a rank");
     }
@@ -176,7 +142,7 @@ absl::StatusOr<RankMessage> RankChannel::Receive(absl::Duration timeout) {
 }
 
 bool RankChannel::AwaitMessage(absl::Duration timeout) const {
-  return WaitFor(socket_.get(), POLLIN, common::SteadyNow() + timeout).ok();
+  return common::AwaitSocket(socket_.get(), POLLIN, common::SteadyNow() + timeout, kPeer).ok();
 }
 
 bool RankChannel::IsClosed() const {
