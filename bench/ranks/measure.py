@@ -24,7 +24,6 @@ from bench.support.measured_server import Server  # noqa: E402
 CONTEXT = 122_880
 MILLION = 1 << 20
 PROMPT = 117_760
-OUTPUT = 2000  # tokens that a request may write: more than a measurement takes
 GIB = 1 << 30
 
 # Host memory that a token of context takes, with what extents leave free; a segment that ranks divide keeps its worst
@@ -42,8 +41,8 @@ class Case:
         self.name, self.shape, self.context = name, shape, context
         self.batches, self.options = batches, options
 
-    def arena_bytes(self, ranks):
-        one = (self.context + OUTPUT) * TOKEN_BYTES[self.shape] * (9 if ranks > 1 else 8) // 8
+    def arena_bytes(self, ranks, output):
+        one = (self.context + output) * TOKEN_BYTES[self.shape] * (9 if ranks > 1 else 8) // 8
         return max(self.batches) * one // GIB * GIB + GIB
 
 
@@ -75,29 +74,39 @@ def wait_for(server, condition, what, timeout_s):
         time.sleep(0.1)
 
 
-def rates(server, seconds):
-    """What the worker did in the next `seconds`."""
+def rates(server, seconds, steps, timeout_s):
+    """What the worker did in at least so many seconds and steps from now on."""
     before, begin = server.metrics(), time.monotonic()
-    time.sleep(seconds)
-    after, end = server.metrics(), time.monotonic()
-    return {name: after[name] - before.get(name, 0) for name in after} | {"seconds": end - begin}
+    while True:
+        time.sleep(0.1)
+        after, end = server.metrics(), time.monotonic()
+        done = {name: after[name] - before.get(name, 0) for name in after} | {"seconds": end - begin}
+        if (end - begin >= seconds and done["decode_steps_total"] >= steps) or end - begin > timeout_s:
+            return done
+        if server.process.poll() is not None:
+            raise RuntimeError("the server has ended")
 
 
-def all_decode(server, batch):
-    short = rates(server, 0.4)
-    steps = short["decode_steps_total"]
-    return steps > 3 and short["generation_tokens_total"] > (batch - 0.1) * steps
+def least_steps(batch):
+    """That tell a batch from one with a request fewer, whenever between two steps the counters were read."""
+    return 2 * batch + 20
+
+
+def had_all(done, batch):
+    steps = done["decode_steps_total"]
+    return steps >= least_steps(batch) and done["generation_tokens_total"] >= batch * (steps - 1)
 
 
 def decode(server, batch, settings):
     """Steps of `batch` requests that decode together."""
-    load = server.begin(batch, batch, 16, OUTPUT)
+    load = server.begin(batch, batch, 16, settings.output)
     try:
-        wait_for(server, lambda: all_decode(server, batch), f"{batch} requests decode", settings.fill_seconds)
+        wait_for(server, lambda: had_all(rates(server, 0, least_steps(batch), settings.fill_seconds), batch),
+                 f"{batch} requests decode", settings.fill_seconds)
         time.sleep(settings.warm_seconds)
-        if not all_decode(server, batch):
-            raise RuntimeError("requests have ended before they were measured")
-        one = rates(server, settings.seconds)
+        one = rates(server, settings.seconds, least_steps(batch), settings.fill_seconds)
+        if not had_all(one, batch):
+            raise RuntimeError("requests have ended while they were measured")
     finally:
         server.end(load, stop=True)
     wait_for(server, lambda: server.metrics()["requests_running"] == 0, "the load ends", 60)
@@ -111,14 +120,14 @@ def decode(server, batch, settings):
 
 def measure_case(case, ranks, settings):
     options = ["--load-format", "dummy", "--model-shape", case.shape, "--tensor-parallel", str(ranks),
-               "--synthetic-context", str(case.context), "--max-model-len", str(OUTPUT + 32),
-               "--max-batch", str(max(case.batches)), "--arena-bytes", str(case.arena_bytes(ranks)),
+               "--synthetic-context", str(case.context), "--max-model-len", str(settings.output + 32),
+               "--max-batch", str(max(case.batches)), "--arena-bytes", str(case.arena_bytes(ranks, settings.output)),
                *case.options, *settings.option]
     begin = time.monotonic()
     with Server(settings, options) as server:
         loaded = time.monotonic() - begin
         found = {"case": case.name, "ranks": ranks, "shape": case.shape, "context": case.context,
-                 "arena_gib": case.arena_bytes(ranks) / GIB, "serves_after_s": round(loaded, 1),
+                 "arena_gib": case.arena_bytes(ranks, settings.output) / GIB, "serves_after_s": round(loaded, 1),
                  "slots": server.metrics()["slots"], "decode": []}
         for batch in case.batches:
             try:
@@ -147,6 +156,8 @@ def parse_arguments():
     parser.add_argument("--largest-8b", type=int, default=10, help="contexts of 120K for each rank (default: 10)")
     parser.add_argument("--largest-70b", type=int, default=4, help="contexts of 120K of the 70B (default: 4)")
     parser.add_argument("--option", action="append", default=[], help="passed on to serve, as --option=--name=value")
+    parser.add_argument("--output", type=int, default=2000,
+                        help="tokens that a request may write: more than a measurement takes (default: 2000)")
     parser.add_argument("--seconds", type=float, default=2.5, help="that steps are counted for")
     parser.add_argument("--warm-seconds", type=float, default=2, help="of steps before that")
     parser.add_argument("--fill-seconds", type=float, default=90, help="that contexts may take")

@@ -99,6 +99,7 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
                                             .needs_weights = false}));
   ASSIGN_OR_RETURN(input->worker.model, LargestPart(files.config, {.num_ranks = input->num_ranks},
                                                     &input->worker.heads));
+  input->worker.prefill_rows = PrefillRows(input->num_ranks);
   const bool on_gpu = options.gpu_memory_bytes != 0;
   input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;
   input->has_weights = files.has_weights;

@@ -23,6 +23,12 @@ namespace retroinfer {
 
 inline constexpr int64_t kMaxPrefillRows = 1024;
 
+// Rows of the largest pass where `num_ranks` ranks share a model: as many times more as each has
+// fewer heads. A block of prefill attention has 128 queries of one head: of the 8 heads that four
+// ranks leave to each, 1,024 rows are 64 blocks, half of an H100. What a pass takes of a rank's
+// time stays the same.
+inline constexpr int64_t PrefillRows(int num_ranks) { return kMaxPrefillRows * num_ranks; }
+
 struct MemoryPlanInput {
   ModelConfig model;
   KvFormat kv_format;

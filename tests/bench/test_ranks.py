@@ -16,7 +16,8 @@ class MeasureTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "figures.json"
             command = [sys.executable, ROOT / "bench/ranks/measure.py", "--bin-dir", BIN, "--out", out, "--smoke",
-                       "--ranks", "2", "--seconds", "0.5", "--warm-seconds", "0"]
+                       "--ranks", "2", "--seconds", "0", "--warm-seconds", "0",
+                       "--output", "60000"]  # more than is written meanwhile
             subprocess.run(command, check=True, timeout=200)
             figures = json.loads(out.read_text())
             self.assertEqual([one["batch"] for one in figures[0]["decode"]], [1, 2])
