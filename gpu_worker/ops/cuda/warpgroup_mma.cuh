@@ -179,6 +179,15 @@ __device__ inline void CopyTile(const CUtensorMap& map, uint32_t shared, uint32_
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
+// The same of four dimensions.
+__device__ inline void CopyTile(const CUtensorMap& map, uint32_t shared, uint32_t barrier, int x,
+                                int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];\n" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
 
 // Barriers 1 to 15 of a block, for the threads that name them.
 __device__ inline void SyncThreads(int barrier, int threads) {
