@@ -183,9 +183,9 @@ absl::Status LocalEngine::SettlePrefill(GenerationRequest& request) const {
   if (prefill == PrefillKind::kExact) return absl::OkStatus();
   if (executor_->sizes().max_rows < kQueryUnit) {
     return common::WithReason(
-        absl::InvalidArgumentError(absl::StrCat(
-            "sparse prefill needs passes of ", kQueryUnit, " rows, there are ",
-            executor_->sizes().max_rows, ": leave prefill out, or set it to exact")),
+        absl::InvalidArgumentError(absl::StrCat("sparse prefill needs passes of ", kQueryUnit,
+                                                " rows, there are ", executor_->sizes().max_rows,
+                                                ": leave prefill out, or set it to exact")),
         "INVALID_ATTENTION");
   }
   // The KV of such a prompt is exact, and shared as such.

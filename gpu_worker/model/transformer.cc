@@ -37,10 +37,9 @@ int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& option
 // Those of all layers, then those of window layers, if theirs are others.
 std::vector<float> InverseFrequencies(const ModelConfig& config) {
   std::vector<float> all = config.rope.InverseFrequencies(config.own_head_dim());
-  if (config.window_rope.has_value()) {
-    const std::vector<float> more = config.window_rope->InverseFrequencies(config.own_head_dim());
-    all.insert(all.end(), more.begin(), more.end());
-  }
+  if (!config.window_rope.has_value()) return all;
+  const std::vector<float> more = config.window_rope->InverseFrequencies(config.own_head_dim());
+  all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
@@ -123,11 +122,9 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
                    Workspace::Create(device, of_rank, dtype, options.max_prefill_rows));
   ASSIGN_OR_RETURN(model->decode_,
                    Workspace::Create(device, of_rank, dtype, options.max_decode_rows));
-  ASSIGN_OR_RETURN(model->choice_scratch_,
-                   device.Allocate(ops.attention().PrefillAttentionScratchBytes(
-                                       options.max_prefill_rows, max_positions,
-                                       of_rank.num_query_heads),
-                                   MemoryPurpose::kActivations));
+  const size_t scratch = ops.attention().PrefillAttentionScratchBytes(
+      options.max_prefill_rows, max_positions, of_rank.num_query_heads);
+  ASSIGN_OR_RETURN(model->choice_scratch_, device.Allocate(scratch, MemoryPurpose::kActivations));
   RETURN_IF_ERROR(model->UploadTables(device, max_positions));
   return model;
 }

@@ -2,8 +2,8 @@
 // that weigh blocks, then the one that chooses.
 //
 // What a pair of a unit and a head gets depends neither on its slice nor on its place in a tile:
-// products are summed in one order, blocks behind a unit are not looked at, and shares of the weight
-// are counted as integers.
+// products are summed in one order, blocks behind a unit are not looked at, and shares of the
+// weight are counted as integers.
 #pragma once
 
 #include <cuda.h>
@@ -57,8 +57,8 @@ cudaError_t LaunchHopperBlockWeights(const ChoiceLaunch& launch, const HopperCho
 
 // Fills `words`, `counts` and `order` from `weights`.
 cudaError_t LaunchChooseBlocks(const ChoiceLaunch& launch, cudaStream_t stream);
-// Fills `order` from `counts`: KV head by KV head, so that keys stay in the L2 cache whichever blocks
-// of them are walked; within one the longest tiles first, so that none is left over.
+// Fills `order` from `counts`: KV head by KV head, so that keys stay in the L2 cache whichever
+// blocks of them are walked; within one the longest tiles first, so that none is left over.
 cudaError_t LaunchOrderTiles(const ChoiceLaunch& launch, cudaStream_t stream);
 
 }  // namespace retroinfer::cuda

@@ -1,9 +1,9 @@
-// Scores of groups as one matrix product: 16 neighbouring keys of a head lie one after the other, so
-// a group of keys is a row of 16 * head_dim numbers as it lies. A group of queries is such a row,
-// its queries in reverse order, which the tensor map's coordinates turn. A block has four boxes of
-// groups of queries (whole units, all query heads of a KV head) and 128 groups of keys: one warpgroup
-// copies 64 columns of them at a time, two take two boxes each. Eight neighbouring products of a row
-// are a block of keys. Bound by the tensor cores.
+// Scores of groups as one matrix product: 16 neighbouring keys of a head lie one after the other,
+// so a group of keys is a row of 16 * head_dim numbers as it lies. A group of queries is such a
+// row, its queries in reverse order, which the tensor map's coordinates turn. A block has four
+// boxes of groups of queries (whole units, all query heads of a KV head) and 128 groups of keys:
+// one warpgroup copies 64 columns of them at a time, two take two boxes each. Eight neighbouring
+// products of a row are a block of keys. Bound by the tensor cores.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -16,9 +16,9 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kConsumers = 2;   // warpgroups
-constexpr int kBoxes = 2;       // of queries, of a consumer
-constexpr int kBoxRows = 64;    // places; the last may stay empty
+constexpr int kConsumers = 2;     // warpgroups
+constexpr int kBoxes = 2;         // of queries, of a consumer
+constexpr int kBoxRows = 64;      // places; the last may stay empty
 constexpr int kTileGroups = 128;  // groups of keys
 constexpr int kTileBlocks = kTileGroups / kBlockGroups;
 constexpr int kStages = 4;
@@ -106,11 +106,10 @@ class Consumer {
       for (int box = 0; box < kBoxes; ++box) {
 #pragma unroll
         for (int k = 0; k < kColumns / 16; ++k) {
-          MultiplyShared(
-              TileDescriptor(stages_.queries(stage, index_ * kBoxes + box) + 32 * k, kGroupBytes,
-                             16),
-              TileDescriptor(stages_.keys(stage) + 32 * k, kGroupBytes, 16), step > 0 || k > 0,
-              scores_[box]);
+          MultiplyShared(TileDescriptor(stages_.queries(stage, index_ * kBoxes + box) + 32 * k,
+                                        kGroupBytes, 16),
+                         TileDescriptor(stages_.keys(stage) + 32 * k, kGroupBytes, 16),
+                         step > 0 || k > 0, scores_[box]);
         }
       }
       CommitProducts();
@@ -134,19 +133,17 @@ class Consumer {
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 8 * half;
       const int of_box = row / params_.group;  // group of queries
-      const int unit = part_.first_unit + (index_ * kBoxes + box) * params_.units_of_box +
-                       of_box / kUnitGroups;
+      const int unit =
+          part_.first_unit + (index_ * kBoxes + box) * params_.units_of_box + of_box / kUnitGroups;
       const int g = of_box % kUnitGroups;
-      const bool exists =
-          of_box < params_.units_of_box * kUnitGroups && unit < params_.num_units;
+      const bool exists = of_box < params_.units_of_box * kUnitGroups && unit < params_.num_units;
       // Of this thread's first key.
       const int last = LastSeenGroup(params_.first_unit + unit, g) -
                        part_.first_block * kBlockGroups - 2 * (static_cast<int>(threadIdx.x) % 4);
       const int64_t pair = int64_t{unit} * (params_.num_kv_heads * params_.group) +
                            part_.kv_head * params_.group + row % params_.group;
       float* const weights =
-          params_.weights +
-          (pair * params_.num_blocks + part_.first_block) * kUnitGroups + g;
+          params_.weights + (pair * params_.num_blocks + part_.first_block) * kUnitGroups + g;
 #pragma unroll
       for (int block = 0; block < kTileBlocks; ++block) {
         const float* const pair_of_scores = scores + 4 * block + 2 * half;
@@ -197,11 +194,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ std::byte dynamic_shared[];
   const Stages stages{(SharedAddress(dynamic_shared) + kAlignment - 1) / kAlignment * kAlignment};
   const int units_of_tile = kConsumers * kBoxes * params.units_of_box;
-  const Part part = {
-      .kv_head = static_cast<int>(blockIdx.y),
-      .first_unit = static_cast<int>(blockIdx.x) % params.num_tiles * units_of_tile,
-      .first_block = static_cast<int>(blockIdx.x) / params.num_tiles * kTileBlocks,
-      .num_steps = kGroupTokens * params.head_dim / kColumns};
+  const Part part = {.kv_head = static_cast<int>(blockIdx.y),
+                     .first_unit = static_cast<int>(blockIdx.x) % params.num_tiles * units_of_tile,
+                     .first_block = static_cast<int>(blockIdx.x) / params.num_tiles * kTileBlocks,
+                     .num_steps = kGroupTokens * params.head_dim / kColumns};
   const int last_unit = min(part.first_unit + units_of_tile, params.num_units) - 1;
   if (part.first_block >= BlocksOfUnit(params.first_unit + last_unit)) return;
   if (threadIdx.x == 0) {
@@ -228,9 +224,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 cudaError_t LaunchHopperBlockWeights(const ChoiceLaunch& launch, const HopperChoiceMaps& maps,
                                      cudaStream_t stream) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(&HopperBlockWeightsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           kSharedBytes);
+  const cudaError_t error = cudaFuncSetAttribute(
+      &HopperBlockWeightsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   const int units_of_box = HopperChoiceUnits(launch.group);
   const int units_of_tile = kConsumers * kBoxes * units_of_box;

@@ -35,10 +35,10 @@ __global__ void __launch_bounds__(32 * kWarps)
     const int head_dim = launch.head_dim;
     const T* key = reinterpret_cast<const T*>(launch.keys) +
                    (head / launch.group * launch.capacity + of_keys * kGroupTokens) * head_dim;
-    const auto* query = reinterpret_cast<const __nv_bfloat16*>(launch.queries) +
-                        (int64_t{unit} * kUnitTokens + (of_queries + 1) * kGroupTokens - 1) *
-                            launch.query_stride +
-                        int64_t{head} * head_dim;
+    const auto* query =
+        reinterpret_cast<const __nv_bfloat16*>(launch.queries) +
+        (int64_t{unit} * kUnitTokens + (of_queries + 1) * kGroupTokens - 1) * launch.query_stride +
+        int64_t{head} * head_dim;
     score = 0;
     for (int s = 0; s < kGroupTokens; ++s) {
       for (int i = 0; i < head_dim; ++i) score += ToFloat(query[i]) * ToFloat(key[i]);

@@ -264,8 +264,7 @@ __global__ void __launch_bounds__(kThreads)
     const int of_other = length_of(other);
     if (of_other > length || (of_other == length && other < own)) ++place;
   }
-  launch.order[place] =
-      own / launch.group * heads + kv_head * launch.group + own % launch.group;
+  launch.order[place] = own / launch.group * heads + kv_head * launch.group + own % launch.group;
 }
 
 }  // namespace
@@ -278,8 +277,7 @@ cudaError_t LaunchChooseBlocks(const ChoiceLaunch& launch, cudaStream_t stream) 
 }
 
 cudaError_t LaunchOrderTiles(const ChoiceLaunch& launch, cudaStream_t stream) {
-  const int64_t tiles =
-      (int64_t{launch.num_units} + 1) / 2 * launch.num_kv_heads * launch.group;
+  const int64_t tiles = (int64_t{launch.num_units} + 1) / 2 * launch.num_kv_heads * launch.group;
   OrderTilesKernel<<<static_cast<unsigned>((tiles + kThreads - 1) / kThreads), kThreads, 0,
                      stream>>>(launch);
   return cudaGetLastError();

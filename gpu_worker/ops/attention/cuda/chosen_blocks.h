@@ -1,6 +1,6 @@
-// Which blocks of keys units of queries attend to, in device memory, and the working memory in which
-// they are chosen (ops/attention/block_choice.h). Free of CUDA, so that memory can be planned where
-// there is none.
+// Which blocks of keys units of queries attend to, in device memory, and the working memory in
+// which they are chosen (ops/attention/block_choice.h). Free of CUDA, so that memory can be planned
+// where there is none.
 //
 // Working memory is for a slice of a call's units: as many as fit into kMostChoiceBytes, which hold
 // a pass of 1,024 rows of 32 heads at a million tokens.
@@ -14,8 +14,8 @@
 
 namespace retroinfer::cuda {
 
-// Bit b % 32 of word b / 32 of a pair says whether it attends to block b; pair u * query_heads + h is
-// unit u of the slice and query head h. Bits behind the last block are 0.
+// Bit b % 32 of word b / 32 of a pair says whether it attends to block b; pair u * query_heads + h
+// is unit u of the slice and query head h. Bits behind the last block are 0.
 struct ChosenBlocks {
   const uint32_t* words = nullptr;  // device, [units * query_heads][words_of_pair]
   int32_t words_of_pair = 0;

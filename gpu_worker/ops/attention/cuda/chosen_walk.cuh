@@ -42,8 +42,7 @@ class ChosenWalk {
 
   __device__ static const uint32_t* WordsOf(const ChosenBlocks& chosen, int unit, int query_heads,
                                             int query_head) {
-    return chosen.words +
-           (int64_t{unit} * query_heads + query_head) * chosen.words_of_pair;
+    return chosen.words + (int64_t{unit} * query_heads + query_head) * chosen.words_of_pair;
   }
 
   const int words_of_pair_;

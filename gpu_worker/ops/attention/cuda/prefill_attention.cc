@@ -187,11 +187,11 @@ absl::Status PrefillAttentionContext::Encode(std::byte* data, std::span<const ui
   const std::vector<cuuint64_t> size_words(sizes.begin(), sizes.end());
   const std::vector<cuuint64_t> stride_words(strides.begin(), strides.end());
   const std::vector<cuuint32_t> steps(sizes.size(), 1);
-  const CUresult result = encode_tiled_(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(sizes.size()), data,
-      size_words.data(), stride_words.data(), box.data(), steps.data(),
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode_tiled_(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(sizes.size()),
+                    data, size_words.data(), stride_words.data(), box.data(), steps.data(),
+                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return CheckArg(result == CUDA_SUCCESS, kOp, "no tensor map of [", absl::StrJoin(sizes, ", "),
                   "], innermost first, with strides of ", absl::StrJoin(strides, ", "),
                   " bytes: CUDA error ", static_cast<int>(result));
@@ -229,21 +229,19 @@ absl::StatusOr<HopperChoiceMaps> PrefillAttentionContext::ChoiceMapsOf(
   const uint64_t head_bytes = 2 * kv.head_dim;
   const uint64_t heads = static_cast<uint64_t>(units.queries.cols) / kv.head_dim;
   HopperChoiceMaps maps;
-  RETURN_IF_ERROR(
-      Encode(units.queries.data,
-             std::array{uint64_t{kv.head_dim}, heads, kGroup,
-                        static_cast<uint64_t>(units.queries.rows) / kGroup},
-             std::array{head_bytes, row_bytes, kGroup * row_bytes},
-             std::array{kBoxColumns, static_cast<uint32_t>(launch.group), uint32_t{1},
-                        static_cast<uint32_t>(HopperChoiceUnits(launch.group) *
-                                              kChoiceGroupsOfUnit)},
-             maps.queries));
+  RETURN_IF_ERROR(Encode(
+      units.queries.data,
+      std::array{uint64_t{kv.head_dim}, heads, kGroup,
+                 static_cast<uint64_t>(units.queries.rows) / kGroup},
+      std::array{head_bytes, row_bytes, kGroup * row_bytes},
+      std::array{kBoxColumns, static_cast<uint32_t>(launch.group), uint32_t{1},
+                 static_cast<uint32_t>(HopperChoiceUnits(launch.group) * kChoiceGroupsOfUnit)},
+      maps.queries));
   const uint64_t end = static_cast<uint64_t>(units.first_token + units.queries.rows);
-  RETURN_IF_ERROR(Encode(kv.keys,
-                         std::array{kGroup * kv.head_dim, end / kGroup, uint64_t{kv.num_kv_heads}},
-                         std::array{kGroup * head_bytes,
-                                    static_cast<uint64_t>(kv.capacity) * head_bytes},
-                         std::array{kBoxColumns, kBoxRows, uint32_t{1}}, maps.keys));
+  RETURN_IF_ERROR(
+      Encode(kv.keys, std::array{kGroup * kv.head_dim, end / kGroup, uint64_t{kv.num_kv_heads}},
+             std::array{kGroup * head_bytes, static_cast<uint64_t>(kv.capacity) * head_bytes},
+             std::array{kBoxColumns, kBoxRows, uint32_t{1}}, maps.keys));
   return maps;
 }
 

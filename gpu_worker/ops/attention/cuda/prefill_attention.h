@@ -34,8 +34,8 @@ class PrefillAttentionContext {
   absl::Status Run(PrefillKernel kernel, CudaStream& stream,
                    const PrefillAttentionArgs& args) const;
 
-  // For rows of whole units alone, whose ChoiceLayout fits args.scratch: chooses blocks there, by the
-  // kernel that is fastest beside `kernel`; attends to those chosen there.
+  // For rows of whole units alone, whose ChoiceLayout fits args.scratch: chooses blocks there, by
+  // the kernel that is fastest beside `kernel`; attends to those chosen there.
   absl::Status ChooseBlocks(PrefillKernel kernel, CudaStream& stream,
                             const PrefillAttentionArgs& units) const;
   absl::Status RunChosen(PrefillKernel kernel, CudaStream& stream,

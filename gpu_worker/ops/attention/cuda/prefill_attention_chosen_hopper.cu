@@ -1,11 +1,12 @@
 // As prefill_attention_hopper.cu, over blocks that are chosen. The two warpgroups of a block have
 // neighbouring units of a head, which choose alike (docs/decisions/0097-sparse-prefill.md), so the
-// blocks that either of them has are copied once, in order; a warpgroup lets those pass that are not
-// its own.
+// blocks that either of them has are copied once, in order; a warpgroup lets those pass that are
+// not its own.
 //
 // Invariants:
 //   - What a unit sums up, and in which order, follows from its own blocks alone.
-//   - A warpgroup holds weights back for its next own block only where that is within kStages steps:
+//   - A warpgroup holds weights back for its next own block only where that is within kStages
+//   steps:
 //     until then the values stay in their stage, and the producer gets no further.
 //   - Turns are taken at blocks of both.
 #include "gpu_worker/ops/attention/cuda/prefill_attention_hopper.cuh"
@@ -303,10 +304,9 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
       const uint32_t* const first =
           params.chosen.words +
           (int64_t{first_query / 64} * params.num_query_heads + query_head) * num_words;
-      const uint32_t* const second =
-          first_query + 64 < params.num_queries
-              ? first + int64_t{params.num_query_heads} * num_words
-              : nullptr;
+      const uint32_t* const second = first_query + 64 < params.num_queries
+                                         ? first + int64_t{params.num_query_heads} * num_words
+                                         : nullptr;
       Produce(maps, tiles, BlockWalk(first, second, num_words), query_head,
               query_head / params.group, first_query);
     }

@@ -138,7 +138,6 @@ class Consumer : HopperQueries<kHeadDim, Tiles<kHeadDim>> {
   const Walk& walk_;
 };
 
-
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
 
 // blockIdx.x: query head within its turn, then tiles from the last, which sees the most keys.
@@ -188,7 +187,8 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
 template <int kHeadDim>
 cudaError_t Launch(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                    cudaStream_t stream) {
-  constexpr int kBytes = HopperLayout<kHeadDim, kStages>::kBytes + HopperLayout<kHeadDim, kStages>::kAlignment;
+  constexpr int kBytes =
+      HopperLayout<kHeadDim, kStages>::kBytes + HopperLayout<kHeadDim, kStages>::kAlignment;
   const auto kernel = launch.window.exists ? &HopperPrefillKernel<kHeadDim, true>
                                            : &HopperPrefillKernel<kHeadDim, false>;
   const cudaError_t error =
@@ -205,7 +205,8 @@ cudaError_t Launch(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                                .scale_log2 = launch.scale_log2,
                                .window = launch.window,
                                .sinks = launch.sinks};
-  kernel<<<static_cast<unsigned>(tiles * query_heads), kHopperThreads, kBytes, stream>>>(maps, params);
+  kernel<<<static_cast<unsigned>(tiles * query_heads), kHopperThreads, kBytes, stream>>>(maps,
+                                                                                         params);
   return cudaGetLastError();
 }
 

@@ -70,7 +70,6 @@ struct HopperTiles {
   }
 };
 
-
 // Copies [128 rows, head_dim] from row y on, chunk by chunk of columns.
 template <int kHeadDim>
 __device__ void CopyRows(const CUtensorMap& map, uint32_t shared, uint32_t barrier, int x, int y,

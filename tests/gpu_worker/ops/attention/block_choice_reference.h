@@ -1,5 +1,5 @@
-// What a choice of blocks of keys has to be (ops/attention/block_choice.h), for tests of the backends'
-// own parts that choose.
+// What a choice of blocks of keys has to be (ops/attention/block_choice.h), for tests of the
+// backends' own parts that choose.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -57,8 +57,7 @@ inline std::vector<double> BlockMass(const ChoiceCase& c, const LayerKvImage& kv
       for (int64_t s = 0; s < kChoiceGroup; ++s) {
         const int64_t row = unit * kQueryUnit + g + s;
         const float* query = queries.data() + (row * c.heads() + head) * c.head_dim;
-        const float* key =
-            kv.Key(static_cast<uint32_t>(head) / c.group, k + kChoiceGroup - 1 - s);
+        const float* key = kv.Key(static_cast<uint32_t>(head) / c.group, k + kChoiceGroup - 1 - s);
         for (uint32_t i = 0; i < c.head_dim; ++i) score += double{query[i]} * key[i];
       }
       weights.push_back(std::exp(score * kChoiceScale / kChoiceGroup));
@@ -77,8 +76,8 @@ struct ChoiceCounts {
   int left_out = 0;
 };
 
-// The floor is there; what is chosen holds the threshold, and would not without the least of it, each
-// to `tolerance` of the estimated weight, which is 4. `is_chosen(block)` of a unit and head.
+// The floor is there; what is chosen holds the threshold, and would not without the least of it,
+// each to `tolerance` of the estimated weight, which is 4. `is_chosen(block)` of a unit and head.
 template <typename IsChosen>
 void ExpectChoice(const ChoiceCase& c, const IsChosen& is_chosen, const std::vector<double>& mass,
                   int64_t unit, int64_t head, double tolerance, ChoiceCounts& counts) {

@@ -40,9 +40,10 @@ class ChooseBlocksTest : public testing::Test {
     const ChosenBlocks chosen = Choose(c, kv, q, product);
     for (int64_t unit = 0; unit < c.num_units; ++unit) {
       for (int64_t head = 0; head < c.heads(); ++head) {
-        ExpectChoice(c, [&](int64_t block) { return chosen.Has(unit, head, block); },
-                     BlockMass(c, kv, q, unit, head), unit, head,
-                     product == DType::kF32 ? 1e-4 : 0.03, counts_);
+        ExpectChoice(
+            c, [&](int64_t block) { return chosen.Has(unit, head, block); },
+            BlockMass(c, kv, q, unit, head), unit, head, product == DType::kF32 ? 1e-4 : 0.03,
+            counts_);
       }
     }
   }
@@ -75,7 +76,8 @@ TEST_F(ChooseBlocksTest, TakesKeysOfEachType) {
 TEST_F(ChooseBlocksTest, AChoiceDoesNotDependOnTheOtherUnitsOfTheCall) {
   for (const uint32_t group : {2u, 7u, 16u}) {
     const ChoiceCase whole = {.group = group, .first_unit = 9, .num_units = 6};
-    const LayerKvImage kv(data_, ChoiceKeys(whole), ChoiceKeys(whole), whole.kv_heads, 64, DType::kF32);
+    const LayerKvImage kv(data_, ChoiceKeys(whole), ChoiceKeys(whole), whole.kv_heads, 64,
+                          DType::kF32);
     const size_t row = static_cast<size_t>(whole.heads()) * 64;
     const auto q = RandomNormal(row * static_cast<size_t>(whole.num_units * kQueryUnit), 3);
     const ChosenBlocks together = Choose(whole, kv, q);

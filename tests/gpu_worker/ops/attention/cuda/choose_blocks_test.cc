@@ -1,5 +1,5 @@
-// The parts of the CUDA backend's sparse prefill: what its kernels choose, beside a choice by doubles,
-// and attention over blocks that are given, beside the plain kernel's over no others.
+// The parts of the CUDA backend's sparse prefill: what its kernels choose, beside a choice by
+// doubles, and attention over blocks that are given, beside the plain kernel's over no others.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -74,7 +74,8 @@ class CudaChooseBlocksTest : public testing::TestWithParam<PrefillKernel> {
             all.begin() + static_cast<int64_t>(units.layout.counts / 4)};
   }
 
-  // Counts are those of the words' bits; the order has each tile once, longer ones of a KV head first.
+  // Counts are those of the words' bits; the order has each tile once, longer ones of a KV head
+  // first.
   static void CheckCounts(const ChoiceCase& c, const ChoiceLayout& layout,
                           const std::vector<uint32_t>& scratch) {
     const auto pairs = static_cast<size_t>(c.num_units * c.heads());
@@ -117,8 +118,8 @@ class CudaChooseBlocksTest : public testing::TestWithParam<PrefillKernel> {
     return (words[static_cast<size_t>(word)] >> block % 32 & 1) != 0;
   }
   std::vector<float> Queries(const ChoiceCase& c, uint64_t seed = 3) {
-    return data_->Rounded(RandomNormal(
-        static_cast<size_t>(c.num_units * kQueryUnit * c.heads()) * c.head_dim, seed));
+    return data_->Rounded(
+        RandomNormal(static_cast<size_t>(c.num_units * kQueryUnit * c.heads()) * c.head_dim, seed));
   }
 
   void Check(ChoiceCase c) {
@@ -130,11 +131,12 @@ class CudaChooseBlocksTest : public testing::TestWithParam<PrefillKernel> {
     const std::vector<uint32_t> words = Choose(c, kv, q);
     for (int64_t unit = 0; unit < c.num_units; ++unit) {
       for (int64_t head = 0; head < c.heads(); ++head) {
-        // Operands are the same bits, sums are of f32: a block may change places with one that is as
-        // near as this.
+        // Operands are the same bits, sums are of f32: a block may change places with one that is
+        // as near as this.
         constexpr double kTolerance = 1e-3;
-        ExpectChoice(c, [&](int64_t block) { return Has(c, words, unit, head, block); },
-                     BlockMass(c, kv, q, unit, head), unit, head, kTolerance, counts_);
+        ExpectChoice(
+            c, [&](int64_t block) { return Has(c, words, unit, head, block); },
+            BlockMass(c, kv, q, unit, head), unit, head, kTolerance, counts_);
       }
     }
   }
@@ -173,9 +175,9 @@ class CudaChooseBlocksTest : public testing::TestWithParam<PrefillKernel> {
     return data_->Values(units.out);
   }
   void Put(const Units& units, size_t at, std::span<const std::byte> bytes) {
-    EXPECT_TRUE(backend_->device
-                    ->Upload(stream(), bytes, units.scratch.bytes().subspan(at, bytes.size()))
-                    .ok());
+    EXPECT_TRUE(
+        backend_->device->Upload(stream(), bytes, units.scratch.bytes().subspan(at, bytes.size()))
+            .ok());
     EXPECT_TRUE(stream().Synchronize().ok());
   }
 
@@ -256,9 +258,9 @@ TEST_P(CudaChooseBlocksTest, LeavesNothingOutWhereScoresAreNoNumbers) {
 
 TEST_P(CudaChooseBlocksTest, AttendsToTheChosenBlocksAsThePlainKernelDoes) {
   for (const double share : {0.0, 0.1, 0.5, 1.0}) {
-    for (const ChoiceCase& c :
-         {ChoiceCase{128, 2, 4, 40, 5}, ChoiceCase{128, 1, 7, 67, 2}, ChoiceCase{64, 2, 3, 33, 1},
-          ChoiceCase{64, 1, 16, 150, 4}, ChoiceCase{256, 1, 2, 35, 3}, ChoiceCase{128, 1, 1, 0, 3}}) {
+    for (const ChoiceCase& c : {ChoiceCase{128, 2, 4, 40, 5}, ChoiceCase{128, 1, 7, 67, 2},
+                                ChoiceCase{64, 2, 3, 33, 1}, ChoiceCase{64, 1, 16, 150, 4},
+                                ChoiceCase{256, 1, 2, 35, 3}, ChoiceCase{128, 1, 1, 0, 3}}) {
       ChoiceCase bf16 = c;
       bf16.dtype = DType::kBf16;
       if (GetParam() > Fastest(bf16)) continue;

@@ -1,0 +1,330 @@
+// Sparse prefill of the CUDA backend, in one layer of an 8B model (32 query heads, 8 KV heads,
+// head_dim 128): time of exact attention, of the choice of blocks, and of attention to blocks that
+// are given, over a prompt in passes of --rows rows.
+//
+// Random keys have no blocks that matter, so the blocks are drawn: a unit has a block of its
+// neighbour's with probability 0.82, and heads differ in their share as those of a real checkpoint
+// do (docs/evaluation/sparse-prefill.md). The choice is timed on random keys; its time does not
+// depend on them. Rows before token 4096 attend to all keys. Long prompts are measured at --passes
+// passes, spread evenly, for which the others count.
+//
+// usage: sparse_prefill_cuda_bench [--rows 1024] [--passes 24] [--density 0.25] [tokens ...]
+// Default: 16384 117760. Compares some rows with the plain kernel's first, and exits with 1 if they
+// are wrong. Prints JSON.
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/gpu.h"
+#include "bench/support/measure.h"
+#include "gpu_worker/ops/attention/cuda/prefill_attention.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+using bench::Check;
+using bench::Gpu;
+using cuda::PrefillKernel;
+
+constexpr int64_t kKvHeads = 8;
+constexpr int64_t kQueryHeads = 32;
+constexpr int64_t kHeadDim = 128;
+constexpr int64_t kQueryCols = kQueryHeads * kHeadDim;
+constexpr double kStays = 0.82;
+
+struct Settings {
+  int64_t rows = 1024;
+  int64_t passes = 24;
+  double density = 0.25;
+};
+
+// Blocks of a pass's units, as cuda::ChosenBlocks has them.
+class DrawnBlocks {
+ public:
+  DrawnBlocks(int64_t first_token, int64_t num_units, double density, uint32_t seed)
+      : random_(seed),
+        first_token_(first_token),
+        num_units_(num_units),
+        blocks_(cuda::ChoiceBlocksOf(first_token + num_units * kQueryUnit)),
+        words_of_pair_((blocks_ + 31) / 32),
+        words_(static_cast<size_t>(num_units * kQueryHeads * words_of_pair_)),
+        counts_(static_cast<size_t>(num_units * kQueryHeads)) {
+    for (int64_t head = 0; head < kQueryHeads; ++head) {
+      DrawHead(head, std::min(0.95, density * ShareOfHead(head)));
+    }
+  }
+
+  const std::vector<uint32_t>& words() const { return words_; }
+  const std::vector<int32_t>& counts() const { return counts_; }
+  int64_t num_chosen() const { return num_chosen_; }  // of all units
+  int64_t num_seen() const { return num_seen_; }
+  int64_t num_either() const { return num_either_; }  // of units two by two
+
+ private:
+  // Over the mean of all heads, which is 1: quantiles of the heads of Qwen2.5-Coder-0.5B.
+  static double ShareOfHead(int64_t head) {
+    constexpr std::array kShares = {0.15, 0.23, 0.41, 0.90, 1.15, 1.54, 1.70, 1.92};
+    return kShares[static_cast<size_t>(head * 5 % 8)];
+  }
+  bool Draw(double probability) {
+    return std::uniform_real_distribution<double>(0, 1)(random_) < probability;
+  }
+  void DrawHead(int64_t head, double share) {
+    const double begins = share * (1 - kStays) / (1 - share);
+    std::vector<bool> before(static_cast<size_t>(blocks_));
+    for (int64_t unit = 0; unit < num_units_; ++unit) {
+      const int64_t begin = first_token_ + unit * kQueryUnit;
+      const int64_t of_unit = cuda::ChoiceBlocksOf(begin + kQueryUnit);
+      const int64_t pair = unit * kQueryHeads + head;
+      for (int64_t block = 0; block < of_unit; ++block) {
+        const auto at = static_cast<size_t>(block);
+        const bool had = before[at];
+        const bool is_floor = block == 0 || block >= (begin - kChoiceBlock) / kChoiceBlock;
+        const bool drawn = Draw(unit == 0 ? share : had ? kStays : begins);
+        const bool has = is_floor || drawn;
+        num_either_ += unit % 2 == 0 ? has : has && !had;
+        before[at] = has;
+        if (!has) continue;
+        words_[static_cast<size_t>(pair * words_of_pair_ + block / 32)] |= 1u << block % 32;
+        ++counts_[static_cast<size_t>(pair)];
+      }
+      num_seen_ += of_unit;
+      num_chosen_ += counts_[static_cast<size_t>(pair)];
+    }
+  }
+
+  std::mt19937 random_;
+  const int64_t first_token_;
+  const int64_t num_units_;
+  const int64_t blocks_;
+  const int64_t words_of_pair_;
+  std::vector<uint32_t> words_;
+  std::vector<int32_t> counts_;
+  int64_t num_chosen_ = 0, num_seen_ = 0, num_either_ = 0;
+};
+
+// Seconds of a prompt in a layer.
+struct Times {
+  double exact = 0, choice = 0, chosen = 0;
+  double dense_part = 0;  // of `exact`: rows before token 4096
+  int64_t num_chosen = 0, num_seen = 0, num_either = 0;
+
+  double sparse() const { return dense_part + choice + chosen; }
+};
+
+class Prompt {
+ public:
+  Prompt(Gpu& gpu, int64_t tokens, const Settings& settings)
+      : gpu_(gpu),
+        tokens_(tokens),
+        settings_(settings),
+        keys_(gpu.Random(tokens * kKvHeads * kHeadDim, 3)),
+        values_(gpu.Random(tokens * kKvHeads * kHeadDim, 4)),
+        queries_(gpu.Random(settings.rows * kQueryCols, 5)),
+        out_(gpu.Allocate(static_cast<size_t>(settings.rows * kQueryCols) * 2)),
+        scratch_(
+            gpu.Allocate(cuda::PrefillAttentionScratchBytes(settings.rows, tokens, kQueryHeads))) {
+    auto context = cuda::PrefillAttentionContext::Create(gpu.device());
+    RI_CHECK(context.ok());
+    context_ = *std::move(context);
+    kernel_ = context_->Choose(Args(0, settings.rows));
+  }
+
+  // The median of `rounds` of each pass.
+  Times Run(int rounds) {
+    Times times;
+    const int64_t rows = settings_.rows;
+    const int64_t dense = kSparsePrefill.dense_before / rows * rows;
+    for (int64_t first = 0; first < dense; first += rows) {
+      const double seconds = Median(rounds, [&] { RunExact(Args(first, rows)); });
+      times.exact += seconds;
+      times.dense_part += seconds;
+    }
+    // Passes of whole units, the first of which begins behind the sink.
+    const int64_t all = (tokens_ - dense - int64_t{kSinkTokens}) / rows;
+    const int64_t measured = std::min(all, settings_.passes);
+    for (int64_t i = 0; i < measured; ++i) {
+      const int64_t pass = (2 * i + 1) * all / (2 * measured);
+      RunPass(int64_t{kSinkTokens} + dense + pass * rows, rounds,
+              static_cast<double>(all) / static_cast<double>(measured), times);
+    }
+    return times;
+  }
+
+  // Of the last units, against the plain kernel's; relative to its largest element.
+  double Error() {
+    const int64_t rows = 2 * kQueryUnit;
+    const int64_t first =
+        int64_t{kSinkTokens} + (tokens_ - int64_t{kSinkTokens}) / rows * rows - rows;
+    const PrefillAttentionArgs args = Args(first, rows);
+    Put(args, DrawnBlocks(first, 2, settings_.density, 1));
+    const auto got = Attend(kernel_, args);
+    const auto want = Attend(PrefillKernel::kPlain, args);
+    return test_support::RelativeError(got, std::vector<double>(want.begin(), want.end()));
+  }
+
+ private:
+  PrefillAttentionArgs Args(int64_t first, int64_t rows) const {
+    const auto matrix = [&](const DeviceBuffer& buffer) {
+      return MatrixView{buffer.bytes().device_data(), DType::kBf16, rows, kQueryCols, kQueryCols};
+    };
+    return {.queries = matrix(queries_),
+            .kv = {.keys = keys_.bytes().device_data(),
+                   .values = values_.bytes().device_data(),
+                   .num_kv_heads = kKvHeads,
+                   .head_dim = kHeadDim,
+                   .capacity = tokens_,
+                   .dtype = DType::kBf16},
+            .first_token = first,
+            .scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim)),
+            .choice = kSparsePrefill,
+            .out = matrix(out_),
+            .scratch = scratch_.bytes()};
+  }
+  void RunExact(const PrefillAttentionArgs& args) {
+    Check(context_->Run(kernel_, gpu_.stream(), args));
+  }
+  template <typename Body>
+  double Median(int rounds, const Body& body) {
+    body();
+    std::vector<double> seconds;
+    for (int round = 0; round < rounds; ++round) seconds.push_back(gpu_.Seconds(body));
+    std::sort(seconds.begin(), seconds.end());
+    return seconds[seconds.size() / 2];
+  }
+  void RunPass(int64_t first, int rounds, double weight, Times& times) {
+    const PrefillAttentionArgs args = Args(first, settings_.rows);
+    times.exact += weight * Median(rounds, [&] { RunExact(args); });
+    times.choice += weight * Median(rounds, [&] {
+                      Check(context_->ChooseBlocks(kernel_, gpu_.stream(), args));
+                    });
+    const DrawnBlocks drawn(first, settings_.rows / kQueryUnit, settings_.density,
+                            static_cast<uint32_t>(first));
+    Put(args, drawn);
+    times.chosen +=
+        weight * Median(rounds, [&] { Check(context_->RunChosen(kernel_, gpu_.stream(), args)); });
+    times.num_chosen += drawn.num_chosen();
+    times.num_seen += drawn.num_seen();
+    times.num_either += drawn.num_either();
+  }
+  // Puts the blocks, and the order that follows from them, where ChooseBlocks would have.
+  void Put(const PrefillAttentionArgs& args, const DrawnBlocks& drawn) {
+    const int64_t num_units = args.queries.rows / kQueryUnit;
+    const cuda::ChoiceLayout layout(num_units, kQueryHeads,
+                                    cuda::ChoiceBlocksOf(args.first_token + args.queries.rows));
+    const auto upload = [&](size_t at, std::span<const std::byte> bytes) {
+      Check(gpu_.device().Upload(gpu_.stream(), bytes, args.scratch.subspan(at, bytes.size())));
+    };
+    upload(layout.words, std::as_bytes(std::span(drawn.words())));
+    upload(layout.counts, std::as_bytes(std::span(drawn.counts())));
+    std::byte* const scratch = args.scratch.device_data();
+    const cuda::ChoiceLaunch launch = {
+        .num_kv_heads = kKvHeads,
+        .group = kQueryHeads / kKvHeads,
+        .num_units = static_cast<int32_t>(num_units),
+        .counts = reinterpret_cast<int32_t*>(scratch + layout.counts),
+        .order = reinterpret_cast<int32_t*>(scratch + layout.order)};
+    Check(cuda::LaunchOrderTiles(launch, gpu_.stream().get()));
+    Check(gpu_.stream().Synchronize());
+  }
+  std::vector<float> Attend(PrefillKernel kernel, const PrefillAttentionArgs& args) {
+    const size_t bytes = static_cast<size_t>(args.out.rows * kQueryCols) * 2;
+    Check(cudaMemsetAsync(args.out.data, 0xff, bytes, gpu_.stream().get()));
+    Check(context_->RunChosen(kernel, gpu_.stream(), args));
+    std::vector<std::byte> host(bytes);
+    Check(gpu_.device().Download(gpu_.stream(), DeviceSpan<const std::byte>(args.out.data, bytes),
+                                 std::span(host)));
+    Check(gpu_.stream().Synchronize());
+    return test_support::FromBytes(host, DType::kBf16);
+  }
+
+  Gpu& gpu_;
+  const int64_t tokens_;
+  const Settings settings_;
+  DeviceBuffer keys_, values_, queries_, out_, scratch_;
+  std::unique_ptr<cuda::PrefillAttentionContext> context_;
+  PrefillKernel kernel_ = PrefillKernel::kPlain;
+};
+
+bool RunCase(Gpu& gpu, int64_t tokens, const Settings& settings) {
+  Prompt prompt(gpu, tokens, settings);
+  constexpr double kAllowed = 1.0 / 64;
+  const double error = prompt.Error();
+  const Times times = prompt.Run(bench::IsSmoke() ? 1 : 3);
+  const auto ratio = [](int64_t a, int64_t b) {
+    return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  auto report = bench::Report("sparse_prefill_cuda", gpu.device().info());
+  report["settings"] = {{"tokens", tokens},
+                        {"rows", settings.rows},
+                        {"passes", settings.passes},
+                        {"density", settings.density}};
+  report["error"] = error;
+  report["density"] = ratio(times.num_chosen, times.num_seen);
+  report["copied_of_own"] = ratio(times.num_either, times.num_chosen);
+  report["exact_milliseconds"] = 1e3 * times.exact;
+  report["choice_milliseconds"] = 1e3 * times.choice;
+  report["chosen_milliseconds"] = 1e3 * times.chosen;
+  report["dense_part_milliseconds"] = 1e3 * times.dense_part;
+  report["times_faster"] = times.exact / times.sparse();
+  const double n = static_cast<double>(tokens);
+  const double flops = 2.0 * kQueryCols * n * n;
+  report["exact_tflops"] = flops / times.exact / 1e12;
+  report["choice_tflops"] = times.choice == 0 ? 0 : flops / 32 / times.choice / 1e12;
+  report["chosen_tflops"] =
+      times.chosen == 0 ? 0 : flops * report["density"].get<double>() / times.chosen / 1e12;
+  bench::Print(report);
+  std::fprintf(stderr, "%7ld tokens: exact %.2f ms; choice %.2f, chosen %.2f, before %.2f ms\n",
+               static_cast<long>(tokens), 1e3 * times.exact, 1e3 * times.choice, 1e3 * times.chosen,
+               1e3 * times.dense_part);
+  if (error > kAllowed) std::fprintf(stderr, "error %g, at most %g allowed\n", error, kAllowed);
+  return error <= kAllowed;
+}
+
+int Main(int argc, char** argv) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    std::printf("no GPU\n");
+    return 0;
+  }
+  Settings settings;
+  std::vector<int64_t> lengths;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    const bool is_option = name.starts_with("--") && i + 1 < argc;
+    if (is_option && name == "--rows") {
+      settings.rows = std::atoll(argv[++i]) / (2 * kQueryUnit) * (2 * kQueryUnit);
+    } else if (is_option && name == "--passes") {
+      settings.passes = std::atoll(argv[++i]);
+    } else if (is_option && name == "--density") {
+      settings.density = std::atof(argv[++i]);
+    } else {
+      lengths.push_back(std::atoll(argv[i]));
+    }
+  }
+  if (bench::IsSmoke()) {
+    lengths = {8192};
+    settings.passes = 2;
+  } else if (lengths.empty()) {
+    lengths = {16'384, 117'760};
+  }
+  if (settings.rows < 2 * kQueryUnit || settings.rows > kSparsePrefill.dense_before ||
+      *std::ranges::min_element(lengths) < 8192) {
+    std::fprintf(stderr, "passes have 128 to 4096 rows, prompts at least 8192 tokens\n");
+    return 2;
+  }
+  Gpu gpu;
+  bool ok = true;
+  for (const int64_t tokens : lengths) ok = RunCase(gpu, tokens, settings) && ok;
+  return ok ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main(int argc, char** argv) { return retroinfer::Main(argc, argv); }
