@@ -6,11 +6,14 @@
 // usage: first_token_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--tokens 117760]
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
 //          [--weights-dtype auto|fp8|int4] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
+//          [--prefill exact|sparse] [--threshold 0.98]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. --stretch-tokens: the least of a stretch that goes through all layers
 // before the next one does, which grows to half of the tokens before it; 0: the prompt is read as
-// one. index_share: what wave adds to full's prefill, until decode may begin, the median over the
-// rounds. Every other round begins with wave: a GPU that warms up slows down.
+// one. --prefill sparse: prompts attend to chosen blocks of keys. Random weights weigh all blocks
+// about alike, so that a threshold leaves about as large a share of them: --threshold makes it that
+// of a real model. index_share: what wave adds to full's prefill, until decode may begin, the
+// median over the rounds. Every other round begins with wave: a GPU that warms up slows down.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -21,6 +24,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/backend.h"
+#include "bench/support/counted_choices.h"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
 #include "bench/support/wave_memory.h"
@@ -51,6 +55,8 @@ struct Settings {
   Stretches stretches;
   std::string weights_dtype = "auto";
   std::string activations_dtype = "bf16";
+  PrefillKind prefill = PrefillKind::kExact;
+  BlockChoice sparse = kSparsePrefill;
 };
 
 Settings Parse(int argc, char** argv) {
@@ -78,12 +84,16 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--stretch-tokens", settings.stretches.least_tokens)
       ->check(CLI::NonNegativeNumber);
+  std::string prefill = "exact";
+  app.add_option("--prefill", prefill)->check(CLI::IsMember({"exact", "sparse"}));
+  app.add_option("--threshold", settings.sparse.threshold)->check(CLI::Range(0.01, 0.99));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
+  if (prefill == "sparse") settings.prefill = PrefillKind::kSparse;
   return settings;
 }
 
@@ -108,6 +118,10 @@ class FirstTokenBench {
  public:
   explicit FirstTokenBench(const Settings& settings)
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
+    auto ops =
+        std::make_unique<bench::OpsWithCountedChoices>(*backend_.device, std::move(backend_.ops));
+    choices_ = &ops->attention();
+    backend_.ops = std::move(ops);
     config_ = Must(NamedModelShape(settings.model));
     total_tokens_ = settings.tokens + settings.decode_steps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
@@ -130,7 +144,8 @@ class FirstTokenBench {
                                       .ops = backend_.ops.get(),
                                       .stream = backend_.stream.get(),
                                       .model = model_.get(),
-                                      .arena = memory_->cache().device_arena()},
+                                      .arena = memory_->cache().device_arena(),
+                                      .sparse = settings.sparse},
                                      geometry_, settings.tokens, settings.rows));
     std::mt19937 random(1);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config_.vocab_size) - 1);
@@ -142,6 +157,7 @@ class FirstTokenBench {
     const int64_t short_prompt = std::min(settings_.tokens, 2 * settings_.dense_below);
     (void)Prefill(*full_, short_prompt);
     (void)Prefill(*wave_, short_prompt);
+    const bench::ChoiceTotals choices = CountChoices();
     std::vector<Round> full, wave;
     std::vector<double> shares;
     for (int64_t i = 0; i < settings_.rounds; ++i) {
@@ -157,10 +173,16 @@ class FirstTokenBench {
                         {"weights_dtype", settings_.weights_dtype},
                         {"activations_dtype", settings_.activations_dtype},
                         {"rounds", settings_.rounds},
+                        {"prefill", kPrefillNames[static_cast<size_t>(settings_.prefill)]},
+                        {"threshold", settings_.sparse.threshold},
                         {"stretch_tokens", settings_.stretches.least_tokens},
                         {"cache_slots", memory_->num_slots()},
                         {"decode_steps", settings_.decode_steps},
                         {"segments", num_segments_}};
+    if (choices.seen > 0) {
+      json["density"] = choices.density();
+      json["copied_of_chosen"] = choices.copied_of_chosen();
+    }
     json["full"] = ToJson(full);
     json["wave"] = ToJson(wave);
     json["index_share"] = Median(shares);
@@ -169,6 +191,14 @@ class FirstTokenBench {
   }
 
  private:
+  // Of the whole prompt, where it chooses.
+  bench::ChoiceTotals CountChoices() {
+    if (settings_.prefill == PrefillKind::kExact || settings_.backend == "cpu") return {};
+    choices_->BeginCounting();
+    (void)Prefill(*full_, settings_.tokens);
+    return choices_->EndCounting();
+  }
+
   void CreateMemory() {
     bench::WaveMemory::Sizes sizes{
         .geometry = geometry_,
@@ -195,6 +225,7 @@ class FirstTokenBench {
     live->sequence.kv.sequence_id = next_sequence_++;
     live->sequence.kv.prompt_tokens = tokens;
     live->sequence.kv.total_tokens = tokens + settings_.decode_steps + 1;
+    live->sequence.kv.settings.prefill = settings_.prefill;
     live->sequence.sampling =
         Must(SamplingState::Create(*backend_.device, *backend_.stream, {.temperature = 0},
                                    live->prompt, {}, config_.vocab_size));
@@ -291,6 +322,7 @@ class FirstTokenBench {
 
   const Settings settings_;
   test_support::Backend backend_;
+  bench::CountedAttentionOps* choices_ = nullptr;  // of backend_.ops
   ModelConfig config_;
   KvGeometry geometry_;
   int64_t total_tokens_ = 0;

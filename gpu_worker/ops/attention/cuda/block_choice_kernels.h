@@ -57,8 +57,7 @@ cudaError_t LaunchHopperBlockWeights(const ChoiceLaunch& launch, const HopperCho
 
 // Fills `words`, `counts` and `order` from `weights`.
 cudaError_t LaunchChooseBlocks(const ChoiceLaunch& launch, cudaStream_t stream);
-// Fills `order` from `counts`: KV head by KV head, so that keys stay in the L2 cache whichever
-// blocks of them are walked; within one the longest tiles first, so that none is left over.
+// Fills `order` from `counts`: the longest tiles first, so that none is left over.
 cudaError_t LaunchOrderTiles(const ChoiceLaunch& launch, cudaStream_t stream);
 
 }  // namespace retroinfer::cuda

@@ -242,29 +242,33 @@ __global__ void __launch_bounds__(kThreads)
   Chooser(launch, shared).Run();
 }
 
-// A thread for each tile: finds how many of its KV head come before it.
+// A thread for each tile: finds how many come before it. Tiles are counted head by head, so that
+// of equal ones those of a head, which read the same keys, are neighbours.
 __global__ void __launch_bounds__(kThreads)
     OrderTilesKernel(const __grid_constant__ ChoiceLaunch launch) {
+  __shared__ int lengths[kThreads];
   const int heads = launch.num_kv_heads * launch.group;
-  const int num_tiles = (launch.num_units + 1) / 2;
-  const int of_kv_head = num_tiles * launch.group;
-  const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (i >= num_tiles * heads) return;
-  const int kv_head = i / of_kv_head;
-  const auto length_of = [&](int at) {
-    const int tile = at / launch.group, head = kv_head * launch.group + at % launch.group;
-    const int unit = 2 * tile;
+  const int of_head = (launch.num_units + 1) / 2;
+  const int num_tiles = of_head * heads;
+  const auto length_of = [&](int tile) {
+    if (tile >= num_tiles) return -1;
+    const int head = tile / of_head, unit = 2 * (tile % of_head);
     const int length = launch.counts[unit * heads + head];
     return unit + 1 < launch.num_units ? max(length, launch.counts[(unit + 1) * heads + head])
                                        : length;
   };
-  const int own = i % of_kv_head, length = length_of(own);
-  int place = kv_head * of_kv_head;
-  for (int other = 0; other < of_kv_head; ++other) {
-    const int of_other = length_of(other);
-    if (of_other > length || (of_other == length && other < own)) ++place;
+  const int own = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  const int length = length_of(own);
+  int place = 0;
+  for (int first = 0; first < num_tiles; first += kThreads) {
+    __syncthreads();
+    lengths[threadIdx.x] = length_of(first + static_cast<int>(threadIdx.x));
+    __syncthreads();
+    for (int i = 0; i < kThreads; ++i) {
+      if (lengths[i] > length || (lengths[i] == length && first + i < own)) ++place;
+    }
   }
-  launch.order[place] = own / launch.group * heads + kv_head * launch.group + own % launch.group;
+  if (own < num_tiles) launch.order[place] = own % of_head * heads + own / of_head;
 }
 
 }  // namespace
