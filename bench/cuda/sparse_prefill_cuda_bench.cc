@@ -148,11 +148,19 @@ class Prompt {
     // Passes of whole units, the first of which begins behind the sink.
     const int64_t all = (tokens_ - dense - int64_t{kSinkTokens}) / rows;
     const int64_t measured = std::min(all, settings_.passes);
+    const double weight = static_cast<double>(all) / static_cast<double>(measured);
+    std::vector<PrefillAttentionArgs> passes;
     for (int64_t i = 0; i < measured; ++i) {
       const int64_t pass = (2 * i + 1) * all / (2 * measured);
-      RunPass(int64_t{kSinkTokens} + dense + pass * rows, rounds,
-              static_cast<double>(all) / static_cast<double>(measured), times);
+      passes.push_back(Args(int64_t{kSinkTokens} + dense + pass * rows, rows));
+      RunPass(passes.back(), rounds, weight, times);
     }
+    // One after the other: a choice takes about as long as it takes to launch one.
+    times.choice = weight * Median(rounds, [&] {
+                     for (const PrefillAttentionArgs& args : passes) {
+                       Check(context_->ChooseBlocks(kernel_, gpu_.stream(), args));
+                     }
+                   });
     return times;
   }
 
@@ -197,14 +205,10 @@ class Prompt {
     std::sort(seconds.begin(), seconds.end());
     return seconds[seconds.size() / 2];
   }
-  void RunPass(int64_t first, int rounds, double weight, Times& times) {
-    const PrefillAttentionArgs args = Args(first, settings_.rows);
+  void RunPass(const PrefillAttentionArgs& args, int rounds, double weight, Times& times) {
     times.exact += weight * Median(rounds, [&] { RunExact(args); });
-    times.choice += weight * Median(rounds, [&] {
-                      Check(context_->ChooseBlocks(kernel_, gpu_.stream(), args));
-                    });
-    const DrawnBlocks drawn(first, settings_.rows / kQueryUnit, settings_.density,
-                            static_cast<uint32_t>(first));
+    const DrawnBlocks drawn(args.first_token, settings_.rows / kQueryUnit, settings_.density,
+                            static_cast<uint32_t>(args.first_token));
     Put(args, drawn);
     times.chosen +=
         weight * Median(rounds, [&] { Check(context_->RunChosen(kernel_, gpu_.stream(), args)); });

@@ -42,12 +42,13 @@ cudaError_t LaunchPlainBlockWeights(const ChoiceLaunch& launch, bool f32_kv, cud
 // bf16 on Hopper: head_dim a multiple of 64, groups of at most kMostHopperChoiceGroup, all rows at
 // multiples of 16 bytes.
 inline constexpr int32_t kMostHopperChoiceGroup = 16;
+inline constexpr uint32_t kHopperChoiceKeys = 256;
 struct HopperChoiceMaps {
   // [groups of queries][16][query heads][head_dim], in boxes of [units' groups, 1, group, 64
   // columns], swizzled by 128 bytes.
   CUtensorMap queries;
-  // [num_kv_heads][groups of keys][16 * head_dim], in boxes of [128 groups, 64 columns]; zero from
-  // the last whole group on.
+  // [num_kv_heads][groups of keys][16 * head_dim], in boxes of [kHopperChoiceKeys groups, 64
+  // columns]; zero from the last whole group on.
   CUtensorMap keys;
 };
 // Units of a box of `queries`.

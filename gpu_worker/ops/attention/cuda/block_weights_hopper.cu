@@ -1,9 +1,9 @@
 // Scores of groups as one matrix product: 16 neighbouring keys of a head lie one after the other,
 // so a group of keys is a row of 16 * head_dim numbers as it lies. A group of queries is such a
-// row, its queries in reverse order, which the tensor map's coordinates turn. A block has four
-// boxes of groups of queries (whole units, all query heads of a KV head) and 128 groups of keys:
-// one warpgroup copies 64 columns of them at a time, two take two boxes each. Eight neighbouring
-// products of a row are a block of keys. Bound by the tensor cores.
+// row, its queries in reverse order, which the tensor map's coordinates turn. A block has two boxes
+// of groups of queries (whole units, all query heads of a KV head) and 256 groups of keys: one
+// warpgroup copies 64 columns of them at a time, two take a box each. Eight neighbouring products
+// of a row are a block of keys. Bound by the tensor cores, which shared memory can just feed.
 #include <cuda_bf16.h>
 
 #include <algorithm>
@@ -11,20 +11,20 @@
 
 #include "gpu_worker/ops/attention/cuda/block_choice_kernels.h"
 #include "gpu_worker/ops/attention/cuda/block_choice_units.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/warpgroup_mma.cuh"
 
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kConsumers = 2;     // warpgroups
-constexpr int kBoxes = 2;         // of queries, of a consumer
-constexpr int kBoxRows = 64;      // places; the last may stay empty
-constexpr int kTileGroups = 128;  // groups of keys
+constexpr int kConsumers = 2;  // warpgroups
+constexpr int kBoxRows = 64;   // of queries; the last may stay empty
+constexpr int kTileGroups = kHopperChoiceKeys;
 constexpr int kTileBlocks = kTileGroups / kBlockGroups;
 constexpr int kStages = 4;
 constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kBoxBytes = kBoxRows * 128;
-constexpr int kQueryBytes = kConsumers * kBoxes * kBoxBytes;
+constexpr int kQueryBytes = kConsumers * kBoxBytes;
 constexpr int kKeyBytes = kTileGroups * 128;
 constexpr int kStageBytes = kQueryBytes + kKeyBytes;
 constexpr int kBarriers = kStages * kStageBytes;
@@ -77,8 +77,8 @@ __device__ void Produce(const HopperChoiceMaps& maps, const WeightsParams& param
   for (int step = 0; step < part.num_steps; ++step) {
     const int stage = step % kStages;
     WaitBarrier(stages.free(stage), (step / kStages & 1) ^ 1);
-    ArriveExpecting(stages.full(stage), kConsumers * kBoxes * box_bytes + kKeyBytes);
-    for (int box = 0; box < kConsumers * kBoxes; ++box) {
+    ArriveExpecting(stages.full(stage), kConsumers * box_bytes + kKeyBytes);
+    for (int box = 0; box < kConsumers; ++box) {
       CopyTile(maps.queries, stages.queries(stage, box), stages.full(stage),
                step % chunks * kColumns, part.kv_head * params.group,
                kGroupTokens - 1 - step / chunks,
@@ -103,14 +103,10 @@ class Consumer {
       WaitBarrier(stages_.full(stage), step / kStages & 1);
       BeginProducts();
 #pragma unroll
-      for (int box = 0; box < kBoxes; ++box) {
-#pragma unroll
-        for (int k = 0; k < kColumns / 16; ++k) {
-          MultiplyShared(TileDescriptor(stages_.queries(stage, index_ * kBoxes + box) + 32 * k,
-                                        kGroupBytes, 16),
-                         TileDescriptor(stages_.keys(stage) + 32 * k, kGroupBytes, 16),
-                         step > 0 || k > 0, scores_[box]);
-        }
+      for (int k = 0; k < kColumns / 16; ++k) {
+        MultiplyShared(TileDescriptor(stages_.queries(stage, index_) + 32 * k, kGroupBytes, 16),
+                       TileDescriptor(stages_.keys(stage) + 32 * k, kGroupBytes, 16),
+                       step > 0 || k > 0, scores_);
       }
       CommitProducts();
       WaitProducts<1>();
@@ -118,23 +114,19 @@ class Consumer {
       if (step > 0 && threadIdx.x % 32 == 0) Arrive(stages_.free((step - 1) % kStages));
     }
     WaitProducts<0>();
-#pragma unroll
-    for (int box = 0; box < kBoxes; ++box) {
-      KeepOrder(scores_[box]);
-      Store(box, scores_[box]);
-    }
+    KeepOrder(scores_);
+    Store();
   }
 
  private:
-  __device__ void Store(int box, const float (&scores)[64]) const {
+  __device__ void Store() const {
     const int first_row =
         static_cast<int>(threadIdx.x) % 128 / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = first_row + 8 * half;
       const int of_box = row / params_.group;  // group of queries
-      const int unit =
-          part_.first_unit + (index_ * kBoxes + box) * params_.units_of_box + of_box / kUnitGroups;
+      const int unit = part_.first_unit + index_ * params_.units_of_box + of_box / kUnitGroups;
       const int g = of_box % kUnitGroups;
       const bool exists = of_box < params_.units_of_box * kUnitGroups && unit < params_.num_units;
       // Of this thread's first key.
@@ -146,7 +138,7 @@ class Consumer {
           params_.weights + (pair * params_.num_blocks + part_.first_block) * kUnitGroups + g;
 #pragma unroll
       for (int block = 0; block < kTileBlocks; ++block) {
-        const float* const pair_of_scores = scores + 4 * block + 2 * half;
+        const float* const pair_of_scores = scores_ + 4 * block + 2 * half;
         const float of_block = WeightOf(pair_of_scores, last - block * kBlockGroups);
         if (threadIdx.x % 4 == 0 && exists && part_.first_block + block < params_.num_blocks) {
           weights[block * kUnitGroups] = of_block;
@@ -169,18 +161,18 @@ class Consumer {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       // What is no number stays none, so that nothing is left out for it.
-      if (values[i] > -INFINITY || isnan(values[i])) sum += exp2f(values[i] - largest);
+      if (values[i] > -INFINITY || isnan(values[i])) sum += Exp2(values[i] - largest);
     }
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    return largest + log2f(sum);
+    return largest + __log2f(sum);
   }
 
   const WeightsParams& params_;
   const Stages& stages_;
   const Part& part_;
   const int index_;
-  float scores_[kBoxes][64];
+  float scores_[kTileGroups / 2];
 };
 
 #endif  // __CUDA_ARCH_FEAT_SM90_ALL
@@ -193,13 +185,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ std::byte dynamic_shared[];
   const Stages stages{(SharedAddress(dynamic_shared) + kAlignment - 1) / kAlignment * kAlignment};
-  const int units_of_tile = kConsumers * kBoxes * params.units_of_box;
+  const int units_of_tile = kConsumers * params.units_of_box;
   const Part part = {.kv_head = static_cast<int>(blockIdx.y),
                      .first_unit = static_cast<int>(blockIdx.x) % params.num_tiles * units_of_tile,
                      .first_block = static_cast<int>(blockIdx.x) / params.num_tiles * kTileBlocks,
                      .num_steps = kGroupTokens * params.head_dim / kColumns};
   const int last_unit = min(part.first_unit + units_of_tile, params.num_units) - 1;
-  if (part.first_block >= BlocksOfUnit(params.first_unit + last_unit)) return;
+  AllowNextKernel();
+  if (part.first_block >= BlocksOfUnit(params.first_unit + last_unit)) {
+    AwaitLastKernel();
+    return;
+  }
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       InitBarrier(stages.full(stage), 1);
@@ -208,6 +204,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     PublishBarriers();
   }
   __syncthreads();
+  AwaitLastKernel();
   // As a value that the compiler knows to be the same in a whole warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
@@ -228,7 +225,7 @@ cudaError_t LaunchHopperBlockWeights(const ChoiceLaunch& launch, const HopperCho
       &HopperBlockWeightsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   if (error != cudaSuccess) return error;
   const int units_of_box = HopperChoiceUnits(launch.group);
-  const int units_of_tile = kConsumers * kBoxes * units_of_box;
+  const int units_of_tile = kConsumers * units_of_box;
   const int tiles = (launch.num_units + units_of_tile - 1) / units_of_tile;
   const WeightsParams params = {.weights = launch.weights,
                                 .num_kv_heads = launch.num_kv_heads,
@@ -243,8 +240,9 @@ cudaError_t LaunchHopperBlockWeights(const ChoiceLaunch& launch, const HopperCho
   const int64_t of_keys = (int64_t{launch.num_blocks} + kTileBlocks - 1) / kTileBlocks;
   const dim3 grid(static_cast<unsigned>(tiles * of_keys),
                   static_cast<unsigned>(launch.num_kv_heads));
-  HopperBlockWeightsKernel<<<grid, kThreads, kSharedBytes, stream>>>(maps, params);
-  return cudaGetLastError();
+  return LaunchDependent(
+      {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes, .stream = stream},
+      &HopperBlockWeightsKernel, maps, params);
 }
 
 }  // namespace retroinfer::cuda

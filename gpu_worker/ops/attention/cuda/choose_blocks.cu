@@ -5,6 +5,7 @@
 
 #include "gpu_worker/ops/attention/cuda/block_choice_kernels.h"
 #include "gpu_worker/ops/attention/cuda/block_choice_units.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 
 namespace retroinfer::cuda {
 namespace {
@@ -16,12 +17,14 @@ constexpr unsigned kAllLanes = 0xffffffff;
 // A unit's weight is its number of groups, 4: shares are counted in 2^-29, and fit 32 bits.
 constexpr float kShares = 536870912.0f;
 
-using Shares = unsigned long long;
+// All shares of a unit add up to its weight, so that no sum of them overflows.
+using Shares = uint32_t;
 
 // Working memory that the threads of a block share.
 struct Shared {
-  float of_warps[kWarps];
-  Shares shares_of_warps[kWarps];
+  float4 largest_of_warps[kWarps];
+  float4 sums_of_warps[kWarps];
+  uint2 shares_of_warps[kWarps];
   Shares by_digit[kDigits];
   Shares wanted;
   uint32_t digit;
@@ -29,36 +32,39 @@ struct Shared {
   int counts_of_warps[kWarps];
 };
 
-template <typename T, typename Join>
-__device__ T JoinWarp(T value, Join join) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    value = join(value, __shfl_xor_sync(kAllLanes, value, lanes));
-  }
-  return value;
+__device__ float4 Larger(const float4& a, const float4& b) {
+  return {fmaxf(a.x, b.x), fmaxf(a.y, b.y), fmaxf(a.z, b.z), fmaxf(a.w, b.w)};
 }
-// Of all threads' values, to all threads, in one order. `of_warps` is free again behind it.
+struct Sum {
+  __device__ float4 operator()(const float4& a, const float4& b) const {
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+  }
+  __device__ uint2 operator()(const uint2& a, const uint2& b) const {
+    return {a.x + b.x, a.y + b.y};
+  }
+};
+
+__device__ float4 Shuffle(const float4& value, int lanes) {
+  return {__shfl_xor_sync(kAllLanes, value.x, lanes), __shfl_xor_sync(kAllLanes, value.y, lanes),
+          __shfl_xor_sync(kAllLanes, value.z, lanes), __shfl_xor_sync(kAllLanes, value.w, lanes)};
+}
+__device__ uint2 Shuffle(const uint2& value, int lanes) {
+  return {__shfl_xor_sync(kAllLanes, value.x, lanes), __shfl_xor_sync(kAllLanes, value.y, lanes)};
+}
+
+// Of all threads' values, to all threads, in one order. `of_warps` is free again behind the next
+// barrier.
 template <typename T, typename Join>
 __device__ T JoinBlock(T value, T (&of_warps)[kWarps], Join join) {
-  value = JoinWarp(value, join);
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) value = join(value, Shuffle(value, lanes));
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = value;
   __syncthreads();
   value = of_warps[0];
 #pragma unroll
   for (int warp = 1; warp < kWarps; ++warp) value = join(value, of_warps[warp]);
-  __syncthreads();
   return value;
 }
-
-struct Larger {
-  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
-struct Sum {
-  template <typename T>
-  __device__ T operator()(T a, T b) const {
-    return a + b;
-  }
-};
 
 // The choice of one unit and query head.
 class Chooser {
@@ -79,13 +85,13 @@ class Chooser {
       Write(0, num_blocks_);  // no block may be left out
       return;
     }
-    Shares total = 0, held = 0;
+    uint2 sums = {0, 0};  // of all blocks, and of the floor
     for (int block = static_cast<int>(threadIdx.x); block < num_blocks_; block += kThreads) {
-      total += ShareOf(block);
-      if (IsFloor(block)) held += ShareOf(block);
+      sums.x += ShareOf(block);
+      if (IsFloor(block)) sums.y += ShareOf(block);
     }
-    total = JoinBlock(total, shared_.shares_of_warps, Sum());
-    held = JoinBlock(held, shared_.shares_of_warps, Sum());
+    sums = JoinBlock(sums, shared_.shares_of_warps, Sum());
+    const Shares total = sums.x, held = sums.y;
     const auto wanted = static_cast<Shares>(
         ceil(static_cast<double>(launch_.threshold) * static_cast<double>(total)));
     if (held >= wanted) {
@@ -106,16 +112,9 @@ class Chooser {
   __device__ bool FindShares() {
     float4 largest = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
     for (int block = static_cast<int>(threadIdx.x); block < num_blocks_; block += kThreads) {
-      const float4 of_block = weights_[block];
-      largest.x = fmaxf(largest.x, of_block.x);
-      largest.y = fmaxf(largest.y, of_block.y);
-      largest.z = fmaxf(largest.z, of_block.z);
-      largest.w = fmaxf(largest.w, of_block.w);
+      largest = Larger(largest, weights_[block]);
     }
-    largest.x = JoinBlock(largest.x, shared_.of_warps, Larger());
-    largest.y = JoinBlock(largest.y, shared_.of_warps, Larger());
-    largest.z = JoinBlock(largest.z, shared_.of_warps, Larger());
-    largest.w = JoinBlock(largest.w, shared_.of_warps, Larger());
+    largest = JoinBlock(largest, shared_.largest_of_warps, &Larger);
     float4 sum = {0, 0, 0, 0};
     for (int block = static_cast<int>(threadIdx.x); block < num_blocks_; block += kThreads) {
       const float4 of_block = weights_[block];
@@ -124,10 +123,7 @@ class Chooser {
       sum.z += exp2f(of_block.z - largest.z);
       sum.w += exp2f(of_block.w - largest.w);
     }
-    sum.x = JoinBlock(sum.x, shared_.of_warps, Sum());
-    sum.y = JoinBlock(sum.y, shared_.of_warps, Sum());
-    sum.z = JoinBlock(sum.z, shared_.of_warps, Sum());
-    sum.w = JoinBlock(sum.w, shared_.of_warps, Sum());
+    sum = JoinBlock(sum, shared_.sums_of_warps, Sum());
     if (!isfinite(sum.x + sum.y + sum.z + sum.w)) return false;  // the same in all threads
     for (int block = static_cast<int>(threadIdx.x); block < num_blocks_; block += kThreads) {
       const float4 of_block = weights_[block];
@@ -239,6 +235,8 @@ class Chooser {
 __global__ void __launch_bounds__(kThreads)
     ChooseBlocksKernel(const __grid_constant__ ChoiceLaunch launch) {
   __shared__ Shared shared;
+  AllowNextKernel();
+  AwaitLastKernel();
   Chooser(launch, shared).Run();
 }
 
@@ -247,6 +245,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     OrderTilesKernel(const __grid_constant__ ChoiceLaunch launch) {
   __shared__ int lengths[kThreads];
+  AllowNextKernel();
+  AwaitLastKernel();
   const int heads = launch.num_kv_heads * launch.group;
   const int of_head = (launch.num_units + 1) / 2;
   const int num_tiles = of_head * heads;
@@ -275,16 +275,18 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t LaunchChooseBlocks(const ChoiceLaunch& launch, cudaStream_t stream) {
   const int64_t pairs = int64_t{launch.num_units} * launch.num_kv_heads * launch.group;
-  ChooseBlocksKernel<<<static_cast<unsigned>(pairs), kThreads, 0, stream>>>(launch);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error =
+      LaunchDependent({.grid = static_cast<unsigned>(pairs), .block = kThreads, .stream = stream},
+                      &ChooseBlocksKernel, launch);
   return error != cudaSuccess ? error : LaunchOrderTiles(launch, stream);
 }
 
 cudaError_t LaunchOrderTiles(const ChoiceLaunch& launch, cudaStream_t stream) {
   const int64_t tiles = (int64_t{launch.num_units} + 1) / 2 * launch.num_kv_heads * launch.group;
-  OrderTilesKernel<<<static_cast<unsigned>((tiles + kThreads - 1) / kThreads), kThreads, 0,
-                     stream>>>(launch);
-  return cudaGetLastError();
+  return LaunchDependent({.grid = static_cast<unsigned>((tiles + kThreads - 1) / kThreads),
+                          .block = kThreads,
+                          .stream = stream},
+                         &OrderTilesKernel, launch);
 }
 
 }  // namespace retroinfer::cuda

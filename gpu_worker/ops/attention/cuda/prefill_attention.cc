@@ -241,7 +241,7 @@ absl::StatusOr<HopperChoiceMaps> PrefillAttentionContext::ChoiceMapsOf(
   RETURN_IF_ERROR(
       Encode(kv.keys, std::array{kGroup * kv.head_dim, end / kGroup, uint64_t{kv.num_kv_heads}},
              std::array{kGroup * head_bytes, static_cast<uint64_t>(kv.capacity) * head_bytes},
-             std::array{kBoxColumns, kBoxRows, uint32_t{1}}, maps.keys));
+             std::array{kBoxColumns, kHopperChoiceKeys, uint32_t{1}}, maps.keys));
   return maps;
 }
 

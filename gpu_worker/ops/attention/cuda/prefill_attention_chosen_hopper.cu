@@ -10,6 +10,7 @@
 //     until then the values stay in their stage, and the producer gets no further.
 //   - Turns are taken at blocks of both.
 #include "gpu_worker/ops/attention/cuda/prefill_attention_hopper.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 
 namespace retroinfer::cuda {
 namespace {
@@ -281,9 +282,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
   constexpr uint32_t kAlignment = Layout<kHeadDim>::kAlignment;
   const Tiles<kHeadDim> tiles{
       {(SharedAddress(dynamic_shared) + kAlignment - 1) / kAlignment * kAlignment}};
-  const int place = __ldg(params.order + blockIdx.x);
-  const int query_head = place % params.num_query_heads;
-  const int first_query = place / params.num_query_heads * kTileQueries;
   if (threadIdx.x == 0) {
     InitBarrier(tiles.queries_full(), 1);
     for (int stage = 0; stage < kStages; ++stage) {
@@ -295,6 +293,10 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     PublishBarriers();
   }
   __syncthreads();
+  AwaitLastKernel();
+  const int place = __ldg(params.order + blockIdx.x);
+  const int query_head = place % params.num_query_heads;
+  const int first_query = place / params.num_query_heads * kTileQueries;
   // As a value that the compiler knows to be the same in a whole warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
@@ -338,9 +340,11 @@ cudaError_t Launch(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                                .sinks = launch.sinks,
                                .chosen = launch.chosen,
                                .order = launch.order};
-  kernel<<<static_cast<unsigned>(tiles * query_heads), kHopperThreads, kBytes, stream>>>(maps,
-                                                                                         params);
-  return cudaGetLastError();
+  return LaunchDependent({.grid = static_cast<unsigned>(tiles * query_heads),
+                          .block = kHopperThreads,
+                          .shared_bytes = kBytes,
+                          .stream = stream},
+                         kernel, maps, params);
 }
 
 }  // namespace
