@@ -6,13 +6,13 @@
 // usage: first_token_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--tokens 117760]
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
 //          [--weights-dtype auto|fp8|int4] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
-//          [--prefill exact|sparse] [--threshold 0.98] [--policy both|full]
+//          [--prefill exact|sparse] [--density 0.25] [--policy both|full]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. --stretch-tokens: the least of a stretch that goes through all layers
 // before the next one does, which grows to half of the tokens before it; 0: the prompt is read as
-// one. --prefill sparse: prompts attend to chosen blocks of keys. Random weights weigh all blocks
-// about alike, so that a threshold leaves about as large a share of them: --threshold makes it that
-// of a real model; exact prompts are timed beside. index_share: what wave adds to full's prefill,
+// one. --prefill sparse: prompts attend to chosen blocks of keys; exact ones are timed beside.
+// Random weights weigh all blocks about alike: with --density blocks are chosen, and then drawn
+// instead (bench/support/drawn_blocks.h; cuda). index_share: what wave adds to full's prefill,
 // until decode may begin, the median over the rounds. Every other round begins with wave: a GPU
 // that warms up slows down.
 #include <CLI/CLI.hpp>
@@ -25,7 +25,6 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/backend.h"
-#include "bench/support/counted_choices.h"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
 #include "bench/support/wave_memory.h"
@@ -57,7 +56,7 @@ struct Settings {
   std::string weights_dtype = "auto";
   std::string activations_dtype = "bf16";
   PrefillKind prefill = PrefillKind::kExact;
-  BlockChoice sparse = kSparsePrefill;
+  double density = 0;  // 0: blocks are not drawn
   bool runs_wave = true;
 };
 
@@ -89,7 +88,7 @@ Settings Parse(int argc, char** argv) {
   std::string prefill = "exact", policy = "both";
   app.add_option("--prefill", prefill)->check(CLI::IsMember({"exact", "sparse"}));
   app.add_option("--policy", policy)->check(CLI::IsMember({"both", "full"}));
-  app.add_option("--threshold", settings.sparse.threshold)->check(CLI::Range(0.01, 0.99));
+  app.add_option("--density", settings.density)->check(CLI::Range(0.01, 0.5));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
@@ -122,10 +121,7 @@ class FirstTokenBench {
  public:
   explicit FirstTokenBench(const Settings& settings)
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
-    auto ops =
-        std::make_unique<bench::OpsWithCountedChoices>(*backend_.device, std::move(backend_.ops));
-    choices_ = &ops->attention();
-    backend_.ops = std::move(ops);
+    if (settings.density > 0) drawn_ = bench::DrawChoices(backend_, settings.density);
     config_ = Must(NamedModelShape(settings.model));
     total_tokens_ = settings.tokens + settings.decode_steps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
@@ -148,8 +144,7 @@ class FirstTokenBench {
                                       .ops = backend_.ops.get(),
                                       .stream = backend_.stream.get(),
                                       .model = model_.get(),
-                                      .arena = memory_->cache().device_arena(),
-                                      .sparse = settings.sparse},
+                                      .arena = memory_->cache().device_arena()},
                                      geometry_, settings.tokens, settings.rows));
     std::mt19937 random(1);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config_.vocab_size) - 1);
@@ -161,7 +156,7 @@ class FirstTokenBench {
     const int64_t short_prompt = std::min(settings_.tokens, 2 * settings_.dense_below);
     (void)Prefill(*full_, short_prompt);
     if (settings_.runs_wave) (void)Prefill(*wave_, short_prompt);
-    const bench::ChoiceTotals choices = CountChoices();
+    if (drawn_ != nullptr) (void)Prefill(*full_, settings_.tokens);  // draws
     std::vector<Round> exact, full, wave;
     std::vector<double> shares;
     for (int64_t i = 0; i < settings_.rounds; ++i) {
@@ -182,14 +177,13 @@ class FirstTokenBench {
                         {"activations_dtype", settings_.activations_dtype},
                         {"rounds", settings_.rounds},
                         {"prefill", kPrefillNames[static_cast<size_t>(settings_.prefill)]},
-                        {"threshold", settings_.sparse.threshold},
                         {"stretch_tokens", settings_.stretches.least_tokens},
                         {"cache_slots", memory_->num_slots()},
                         {"decode_steps", settings_.decode_steps},
                         {"segments", num_segments_}};
-    if (choices.seen > 0) {
-      json["density"] = choices.density();
-      json["copied_of_chosen"] = choices.copied_of_chosen();
+    if (drawn_ != nullptr) {
+      json["density"] = drawn_->density();
+      json["copied_of_chosen"] = drawn_->copied_of_chosen();
     }
     if (!exact.empty()) json["full_exact"] = ToJson(exact);
     json["full"] = ToJson(full);
@@ -202,14 +196,6 @@ class FirstTokenBench {
   }
 
  private:
-  // Of the whole prompt, where it chooses.
-  bench::ChoiceTotals CountChoices() {
-    if (settings_.prefill == PrefillKind::kExact || settings_.backend == "cpu") return {};
-    choices_->BeginCounting();
-    (void)Prefill(*full_, settings_.tokens);
-    return choices_->EndCounting();
-  }
-
   void CreateMemory() {
     bench::WaveMemory::Sizes sizes{
         .geometry = geometry_,
@@ -337,7 +323,7 @@ class FirstTokenBench {
 
   const Settings settings_;
   test_support::Backend backend_;
-  bench::CountedAttentionOps* choices_ = nullptr;  // of backend_.ops
+  const bench::BlockTotals* drawn_ = nullptr;  // of backend_.ops
   ModelConfig config_;
   KvGeometry geometry_;
   int64_t total_tokens_ = 0;

@@ -2,24 +2,20 @@
 // head_dim 128): time of exact attention, of the choice of blocks, and of attention to blocks that
 // are given, over a prompt in passes of --rows rows.
 //
-// Random keys have no blocks that matter, so the blocks are drawn: a unit has a block of its
-// neighbour's with probability 0.82, and heads differ in their share as those of a real checkpoint
-// do (docs/evaluation/sparse-prefill.md). The choice is timed on random keys; its time does not
-// depend on them. Rows before token 4096 attend to all keys. Long prompts are measured at --passes
-// passes, spread evenly, for which the others count.
+// The blocks are drawn (bench/support/drawn_blocks.h). The choice is timed on random keys; its time
+// does not depend on them. Rows before token 4096 attend to all keys. Long prompts are measured at
+// --passes passes, spread evenly, for which the others count.
 //
 // usage: sparse_prefill_cuda_bench [--rows 1024] [--passes 24] [--density 0.25] [tokens ...]
 // Default: 16384 117760. Compares some rows with the plain kernel's first, and exits with 1 if they
 // are wrong. Prints JSON.
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "bench/cuda/gpu.h"
+#include "bench/support/drawn_blocks.h"
 #include "bench/support/measure.h"
 #include "gpu_worker/ops/attention/cuda/prefill_attention.h"
 #include "tests/support/device_data.h"
@@ -28,6 +24,7 @@ namespace retroinfer {
 namespace {
 
 using bench::Check;
+using bench::DrawnBlocks;
 using bench::Gpu;
 using cuda::PrefillKernel;
 
@@ -35,7 +32,6 @@ constexpr int64_t kKvHeads = 8;
 constexpr int64_t kQueryHeads = 32;
 constexpr int64_t kHeadDim = 128;
 constexpr int64_t kQueryCols = kQueryHeads * kHeadDim;
-constexpr double kStays = 0.82;
 
 struct Settings {
   int64_t rows = 1024;
@@ -43,76 +39,11 @@ struct Settings {
   double density = 0.25;
 };
 
-// Blocks of a pass's units, as cuda::ChosenBlocks has them.
-class DrawnBlocks {
- public:
-  DrawnBlocks(int64_t first_token, int64_t num_units, double density, uint32_t seed)
-      : random_(seed),
-        first_token_(first_token),
-        num_units_(num_units),
-        blocks_(cuda::ChoiceBlocksOf(first_token + num_units * kQueryUnit)),
-        words_of_pair_((blocks_ + 31) / 32),
-        words_(static_cast<size_t>(num_units * kQueryHeads * words_of_pair_)),
-        counts_(static_cast<size_t>(num_units * kQueryHeads)) {
-    for (int64_t head = 0; head < kQueryHeads; ++head) {
-      DrawHead(head, std::min(0.95, density * ShareOfHead(head)));
-    }
-  }
-
-  const std::vector<uint32_t>& words() const { return words_; }
-  const std::vector<int32_t>& counts() const { return counts_; }
-  int64_t num_chosen() const { return num_chosen_; }  // of all units
-  int64_t num_seen() const { return num_seen_; }
-  int64_t num_either() const { return num_either_; }  // of units two by two
-
- private:
-  // Over the mean of all heads, which is 1: quantiles of the heads of Qwen2.5-Coder-0.5B.
-  static double ShareOfHead(int64_t head) {
-    constexpr std::array kShares = {0.15, 0.23, 0.41, 0.90, 1.15, 1.54, 1.70, 1.92};
-    return kShares[static_cast<size_t>(head * 5 % 8)];
-  }
-  bool Draw(double probability) {
-    return std::uniform_real_distribution<double>(0, 1)(random_) < probability;
-  }
-  void DrawHead(int64_t head, double share) {
-    const double begins = share * (1 - kStays) / (1 - share);
-    std::vector<bool> before(static_cast<size_t>(blocks_));
-    for (int64_t unit = 0; unit < num_units_; ++unit) {
-      const int64_t begin = first_token_ + unit * kQueryUnit;
-      const int64_t of_unit = cuda::ChoiceBlocksOf(begin + kQueryUnit);
-      const int64_t pair = unit * kQueryHeads + head;
-      for (int64_t block = 0; block < of_unit; ++block) {
-        const auto at = static_cast<size_t>(block);
-        const bool had = before[at];
-        const bool is_floor = block == 0 || block >= (begin - kChoiceBlock) / kChoiceBlock;
-        const bool drawn = Draw(unit == 0 ? share : had ? kStays : begins);
-        const bool has = is_floor || drawn;
-        num_either_ += unit % 2 == 0 ? has : has && !had;
-        before[at] = has;
-        if (!has) continue;
-        words_[static_cast<size_t>(pair * words_of_pair_ + block / 32)] |= 1u << block % 32;
-        ++counts_[static_cast<size_t>(pair)];
-      }
-      num_seen_ += of_unit;
-      num_chosen_ += counts_[static_cast<size_t>(pair)];
-    }
-  }
-
-  std::mt19937 random_;
-  const int64_t first_token_;
-  const int64_t num_units_;
-  const int64_t blocks_;
-  const int64_t words_of_pair_;
-  std::vector<uint32_t> words_;
-  std::vector<int32_t> counts_;
-  int64_t num_chosen_ = 0, num_seen_ = 0, num_either_ = 0;
-};
-
 // Seconds of a prompt in a layer.
 struct Times {
   double exact = 0, choice = 0, chosen = 0;
   double dense_part = 0;  // of `exact`: rows before token 4096
-  int64_t num_chosen = 0, num_seen = 0, num_either = 0;
+  bench::BlockTotals blocks;
 
   double sparse() const { return dense_part + choice + chosen; }
 };
@@ -170,7 +101,7 @@ class Prompt {
     const int64_t first =
         int64_t{kSinkTokens} + (tokens_ - int64_t{kSinkTokens}) / rows * rows - rows;
     const PrefillAttentionArgs args = Args(first, rows);
-    Put(args, DrawnBlocks(first, 2, settings_.density, 1));
+    Put(args, DrawnBlocks(first, 2, kQueryHeads, settings_.density));
     const auto got = Attend(kernel_, args);
     const auto want = Attend(PrefillKernel::kPlain, args);
     return test_support::RelativeError(got, std::vector<double>(want.begin(), want.end()));
@@ -207,14 +138,12 @@ class Prompt {
   }
   void RunPass(const PrefillAttentionArgs& args, int rounds, double weight, Times& times) {
     times.exact += weight * Median(rounds, [&] { RunExact(args); });
-    const DrawnBlocks drawn(args.first_token, settings_.rows / kQueryUnit, settings_.density,
-                            static_cast<uint32_t>(args.first_token));
+    const DrawnBlocks drawn(args.first_token, settings_.rows / kQueryUnit, kQueryHeads,
+                            settings_.density);
     Put(args, drawn);
     times.chosen +=
         weight * Median(rounds, [&] { Check(context_->RunChosen(kernel_, gpu_.stream(), args)); });
-    times.num_chosen += drawn.num_chosen();
-    times.num_seen += drawn.num_seen();
-    times.num_either += drawn.num_either();
+    times.blocks.Add(drawn.totals());
   }
   // Puts the blocks, and the order that follows from them, where ChooseBlocks would have.
   void Put(const PrefillAttentionArgs& args, const DrawnBlocks& drawn) {
@@ -260,17 +189,14 @@ bool RunCase(Gpu& gpu, int64_t tokens, const Settings& settings) {
   constexpr double kAllowed = 1.0 / 64;
   const double error = prompt.Error();
   const Times times = prompt.Run(bench::IsSmoke() ? 1 : 3);
-  const auto ratio = [](int64_t a, int64_t b) {
-    return b == 0 ? 0.0 : static_cast<double>(a) / static_cast<double>(b);
-  };
   auto report = bench::Report("sparse_prefill_cuda", gpu.device().info());
   report["settings"] = {{"tokens", tokens},
                         {"rows", settings.rows},
                         {"passes", settings.passes},
                         {"density", settings.density}};
   report["error"] = error;
-  report["density"] = ratio(times.num_chosen, times.num_seen);
-  report["copied_of_own"] = ratio(times.num_either, times.num_chosen);
+  report["density"] = times.blocks.density();
+  report["copied_of_chosen"] = times.blocks.copied_of_chosen();
   report["exact_milliseconds"] = 1e3 * times.exact;
   report["choice_milliseconds"] = 1e3 * times.choice;
   report["chosen_milliseconds"] = 1e3 * times.chosen;
@@ -281,7 +207,7 @@ bool RunCase(Gpu& gpu, int64_t tokens, const Settings& settings) {
   report["exact_tflops"] = flops / times.exact / 1e12;
   report["choice_tflops"] = times.choice == 0 ? 0 : flops / 32 / times.choice / 1e12;
   report["chosen_tflops"] =
-      times.chosen == 0 ? 0 : flops * report["density"].get<double>() / times.chosen / 1e12;
+      times.chosen == 0 ? 0 : flops * times.blocks.density() / times.chosen / 1e12;
   bench::Print(report);
   std::fprintf(stderr, "%7ld tokens: exact %.2f ms; choice %.2f, chosen %.2f, before %.2f ms\n",
                static_cast<long>(tokens), 1e3 * times.exact, 1e3 * times.choice, 1e3 * times.chosen,
