@@ -6,11 +6,15 @@
 // usage: first_token_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--tokens 117760]
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
 //          [--weights-dtype auto|fp8|int4] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
+//          [--prefill exact|sparse] [--density 0.25] [--policy both|full]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. --stretch-tokens: the least of a stretch that goes through all layers
 // before the next one does, which grows to half of the tokens before it; 0: the prompt is read as
-// one. index_share: what wave adds to full's prefill, until decode may begin, the median over the
-// rounds. Every other round begins with wave: a GPU that warms up slows down.
+// one. --prefill sparse: prompts attend to chosen blocks of keys; exact ones are timed beside.
+// Random weights weigh all blocks about alike: with --density blocks are chosen, and then drawn
+// instead (bench/support/drawn_blocks.h; cuda). index_share: what wave adds to full's prefill,
+// until decode may begin, the median over the rounds. Every other round begins with wave: a GPU
+// that warms up slows down.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -51,6 +55,9 @@ struct Settings {
   Stretches stretches;
   std::string weights_dtype = "auto";
   std::string activations_dtype = "bf16";
+  PrefillKind prefill = PrefillKind::kExact;
+  double density = 0;  // 0: blocks are not drawn
+  bool runs_wave = true;
 };
 
 Settings Parse(int argc, char** argv) {
@@ -78,12 +85,18 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--stretch-tokens", settings.stretches.least_tokens)
       ->check(CLI::NonNegativeNumber);
+  std::string prefill = "exact", policy = "both";
+  app.add_option("--prefill", prefill)->check(CLI::IsMember({"exact", "sparse"}));
+  app.add_option("--policy", policy)->check(CLI::IsMember({"both", "full"}));
+  app.add_option("--density", settings.density)->check(CLI::Range(0.01, 0.5));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
+  if (prefill == "sparse") settings.prefill = PrefillKind::kSparse;
+  settings.runs_wave = policy == "both";
   return settings;
 }
 
@@ -108,6 +121,7 @@ class FirstTokenBench {
  public:
   explicit FirstTokenBench(const Settings& settings)
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
+    if (settings.density > 0) drawn_ = bench::DrawChoices(backend_, settings.density);
     config_ = Must(NamedModelShape(settings.model));
     total_tokens_ = settings.tokens + settings.decode_steps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
@@ -141,11 +155,16 @@ class FirstTokenBench {
     // Short prompts warm up: kernels are loaded then, and products choose theirs.
     const int64_t short_prompt = std::min(settings_.tokens, 2 * settings_.dense_below);
     (void)Prefill(*full_, short_prompt);
-    (void)Prefill(*wave_, short_prompt);
-    std::vector<Round> full, wave;
+    if (settings_.runs_wave) (void)Prefill(*wave_, short_prompt);
+    if (drawn_ != nullptr) (void)Prefill(*full_, settings_.tokens);  // draws
+    std::vector<Round> exact, full, wave;
     std::vector<double> shares;
     for (int64_t i = 0; i < settings_.rounds; ++i) {
-      if (i % 2 == 0) full.push_back(Prefill(*full_, settings_.tokens));
+      if (settings_.prefill == PrefillKind::kSparse) {
+        exact.push_back(Prefill(*full_, settings_.tokens, PrefillKind::kExact));
+      }
+      if (i % 2 == 0 || !settings_.runs_wave) full.push_back(Prefill(*full_, settings_.tokens));
+      if (!settings_.runs_wave) continue;
       wave.push_back(Prefill(*wave_, settings_.tokens));
       if (i % 2 != 0) full.push_back(Prefill(*full_, settings_.tokens));
       shares.push_back(wave.back().indexed / full.back().indexed - 1);
@@ -157,14 +176,22 @@ class FirstTokenBench {
                         {"weights_dtype", settings_.weights_dtype},
                         {"activations_dtype", settings_.activations_dtype},
                         {"rounds", settings_.rounds},
+                        {"prefill", kPrefillNames[static_cast<size_t>(settings_.prefill)]},
                         {"stretch_tokens", settings_.stretches.least_tokens},
                         {"cache_slots", memory_->num_slots()},
                         {"decode_steps", settings_.decode_steps},
                         {"segments", num_segments_}};
+    if (drawn_ != nullptr) {
+      json["density"] = drawn_->density();
+      json["copied_of_chosen"] = drawn_->copied_of_chosen();
+    }
+    if (!exact.empty()) json["full_exact"] = ToJson(exact);
     json["full"] = ToJson(full);
-    json["wave"] = ToJson(wave);
-    json["index_share"] = Median(shares);
-    json["index_share_rounds"] = shares;
+    if (settings_.runs_wave) {
+      json["wave"] = ToJson(wave);
+      json["index_share"] = Median(shares);
+      json["index_share_rounds"] = shares;
+    }
     return json;
   }
 
@@ -188,13 +215,15 @@ class FirstTokenBench {
     memory_ = std::make_unique<bench::WaveMemory>(backend_, std::move(sizes));
   }
 
-  std::unique_ptr<DecodingSequence> MakeSequence(AttentionPolicy& policy, int64_t tokens) {
+  std::unique_ptr<DecodingSequence> MakeSequence(AttentionPolicy& policy, int64_t tokens,
+                                                 PrefillKind prefill) {
     auto live = std::make_unique<DecodingSequence>();
     live->prompt.assign(prompt_.begin(), prompt_.begin() + tokens);
     live->sequence.policy = &policy;
     live->sequence.kv.sequence_id = next_sequence_++;
     live->sequence.kv.prompt_tokens = tokens;
     live->sequence.kv.total_tokens = tokens + settings_.decode_steps + 1;
+    live->sequence.kv.settings.prefill = prefill;
     live->sequence.sampling =
         Must(SamplingState::Create(*backend_.device, *backend_.stream, {.temperature = 0},
                                    live->prompt, {}, config_.vocab_size));
@@ -203,7 +232,10 @@ class FirstTokenBench {
   }
 
   Round Prefill(AttentionPolicy& policy, int64_t tokens) {
-    std::unique_ptr<DecodingSequence> live = MakeSequence(policy, tokens);
+    return Prefill(policy, tokens, settings_.prefill);
+  }
+  Round Prefill(AttentionPolicy& policy, int64_t tokens, PrefillKind prefill) {
+    std::unique_ptr<DecodingSequence> live = MakeSequence(policy, tokens, prefill);
     Must(backend_.stream->Synchronize());
     Round round;
     const absl::Time begin = absl::Now();
@@ -291,6 +323,7 @@ class FirstTokenBench {
 
   const Settings settings_;
   test_support::Backend backend_;
+  const bench::BlockTotals* drawn_ = nullptr;  // of backend_.ops
   ModelConfig config_;
   KvGeometry geometry_;
   int64_t total_tokens_ = 0;

@@ -5,6 +5,7 @@
 #include "bench/support/must.h"
 
 #if RETROINFER_CUDA
+#include "bench/cuda/drawn_choices.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 #endif
@@ -30,6 +31,20 @@ test_support::Backend CreateBackend(const std::string& name,
   }
 #endif
   Fail("no backend " + name + " here");
+}
+
+const BlockTotals* DrawChoices([[maybe_unused]] test_support::Backend& backend,
+                               [[maybe_unused]] double density) {
+#if RETROINFER_CUDA
+  if (backend.device->info().backend == "cuda") {
+    auto ops = std::make_unique<OpsWithDrawnChoices>(static_cast<CudaDevice&>(*backend.device),
+                                                     std::move(backend.ops), density);
+    const BlockTotals* const totals = &ops->attention().totals();
+    backend.ops = std::move(ops);
+    return totals;
+  }
+#endif
+  Fail("blocks are drawn with --backend cuda alone");
 }
 
 }  // namespace retroinfer::bench

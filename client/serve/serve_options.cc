@@ -120,7 +120,7 @@ constexpr PassedOption kPassedOptions[] = {
     {"--policy", Service::kWorker, "--policy", "Default attention policy: wave, full or streaming",
      "wave"},
     {"--prefill", Service::kWorker, "--prefill",
-     "How prompts are computed: exact, or sparse beyond 4096 tokens (CPU only)", "exact"},
+     "How prompts are computed: exact, or sparse beyond 4096 tokens", "exact"},
     {"--retrieval-ratio", Service::kWorker, "--retrieval-ratio",
      "Share of the clusters that wave attends exactly", "as --quality says"},
     {kRetrieval, Service::kWorker, kRetrieval,

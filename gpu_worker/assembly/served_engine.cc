@@ -8,7 +8,6 @@
 #include "absl/synchronization/notification.h"
 #include "common/config/socket_dir.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/assembly/default_prefill.h"
 #include "gpu_worker/assembly/default_sampling.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/engine_plan.h"
@@ -237,7 +236,6 @@ absl::Status LoadedEngine::Load() {
   model_.subject =
       RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
   RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
-  RETURN_IF_ERROR(CheckDefaultPrefill(options_.default_attention, backend_.ops->attention()));
   segment_fingerprint_ =
       SegmentFingerprint(loaded.fingerprint, source_->config(), backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());

@@ -181,11 +181,11 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
 absl::Status LocalEngine::SettlePrefill(GenerationRequest& request) const {
   PrefillKind& prefill = request.attention.prefill;
   if (prefill == PrefillKind::kExact) return absl::OkStatus();
-  if (!executor_->parts().ops->attention().ChoosesBlocks() ||
-      executor_->sizes().max_rows < kQueryUnit) {
+  if (executor_->sizes().max_rows < kQueryUnit) {
     return common::WithReason(
-        absl::InvalidArgumentError("sparse prefill is not available on this backend: leave prefill "
-                                   "out, or set it to exact"),
+        absl::InvalidArgumentError(absl::StrCat("sparse prefill needs passes of ", kQueryUnit,
+                                                " rows, there are ", executor_->sizes().max_rows,
+                                                ": leave prefill out, or set it to exact")),
         "INVALID_ATTENTION");
   }
   // The KV of such a prompt is exact, and shared as such.

@@ -47,7 +47,7 @@ std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const Me
                                  plan.max_batch);
   };
   std::vector<ComponentMemory> components = {
-      {"model", Transformer::MemoryOf(model, backend.activation_dtype,
+      {"model", Transformer::MemoryOf(model, backend,
                                       {.max_prefill_rows = plan.prefill_rows,
                                        .max_decode_rows = plan.max_batch,
                                        .max_positions = plan.max_model_len,

@@ -37,24 +37,25 @@ int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& option
 // Those of all layers, then those of window layers, if theirs are others.
 std::vector<float> InverseFrequencies(const ModelConfig& config) {
   std::vector<float> all = config.rope.InverseFrequencies(config.own_head_dim());
-  if (config.window_rope.has_value()) {
-    const std::vector<float> more = config.window_rope->InverseFrequencies(config.own_head_dim());
-    all.insert(all.end(), more.begin(), more.end());
-  }
+  if (!config.window_rope.has_value()) return all;
+  const std::vector<float> more = config.window_rope->InverseFrequencies(config.own_head_dim());
+  all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
 }  // namespace
 
-MemoryNeed Transformer::MemoryOf(const ModelConfig& config, DType activation_dtype,
+MemoryNeed Transformer::MemoryOf(const ModelConfig& config, const BackendNeeds& backend,
                                  const TransformerOptions& options) {
   const absl::StatusOr<ModelConfig> of_rank = ShardConfig(config, options.parallel);
   RI_CHECK(of_rank.ok());
   MemoryNeed need;
   need[MemoryPurpose::kWeights] = InverseFrequencies(config).size() * sizeof(float);
   need[MemoryPurpose::kActivations] =
-      Workspace::Bytes(*of_rank, activation_dtype, options.max_prefill_rows) +
-      Workspace::Bytes(*of_rank, activation_dtype, options.max_decode_rows) +
+      Workspace::Bytes(*of_rank, backend.activation_dtype, options.max_prefill_rows) +
+      Workspace::Bytes(*of_rank, backend.activation_dtype, options.max_decode_rows) +
+      backend.prefill_attention_scratch(options.max_prefill_rows, MaxPositions(config, options),
+                                        of_rank->num_query_heads) +
       static_cast<size_t>(MaxPositions(config, options)) * sizeof(int32_t);
   return need;
 }
@@ -121,6 +122,9 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
                    Workspace::Create(device, of_rank, dtype, options.max_prefill_rows));
   ASSIGN_OR_RETURN(model->decode_,
                    Workspace::Create(device, of_rank, dtype, options.max_decode_rows));
+  const size_t scratch = ops.attention().PrefillAttentionScratchBytes(
+      options.max_prefill_rows, max_positions, of_rank.num_query_heads);
+  ASSIGN_OR_RETURN(model->choice_scratch_, device.Allocate(scratch, MemoryPurpose::kActivations));
   RETURN_IF_ERROR(model->UploadTables(device, max_positions));
   return model;
 }
@@ -390,7 +394,8 @@ absl::Status Transformer::AttendPieces(Stream& stream, uint32_t layer, const Wor
           .window = form.window > 0 ? AttentionWindow{.tokens = form.window} : piece.window,
           .choice = form.window > 0 ? BlockChoice{} : piece.choice,
           .sinks = form.sinks,
-          .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)};
+          .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs),
+          .scratch = choice_scratch_.bytes()};
       RETURN_IF_ERROR(ops_.attention().PrefillAttention(stream, args));
     }
     if (piece.behind) RETURN_IF_ERROR(piece.behind());

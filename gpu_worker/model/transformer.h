@@ -36,6 +36,7 @@
 #include "gpu_worker/model/workspace.h"
 #include "gpu_worker/ops/attention/attention_form.h"
 #include "gpu_worker/ops/attention/attention_window.h"
+#include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer {
@@ -91,7 +92,7 @@ class Transformer {
   // What Load takes beside the weights of the model.
   //
   // REQUIRES: ShardConfig(config, options.parallel) is OK.
-  static MemoryNeed MemoryOf(const ModelConfig& config, DType activation_dtype,
+  static MemoryNeed MemoryOf(const ModelConfig& config, const BackendNeeds& backend,
                              const TransformerOptions& options);
 
   // `device` and `ops` must outlive the result, `checkpoint` not. May take minutes. `config` and
@@ -210,6 +211,7 @@ class Transformer {
   DeviceBuffer inv_freq_;   // [rotated_dims / 2] f32; with a window_rope, those of it follow
   DeviceBuffer positions_;  // [max_positions] int32: 0, 1, 2, ...
 
+  DeviceBuffer choice_scratch_;  // of prefill attention to chosen blocks
   Workspace prefill_;
   Workspace decode_;
 };

@@ -255,7 +255,7 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
   app.add_option(
          "--prefill", names->prefill,
          "How prompts are computed: exact, or sparse: from token 4096 on they attend to the "
-         "blocks that matter (--device cpu only)")
+         "blocks that matter")
       ->check(CLI::IsMember({"exact", "sparse"}))
       ->group(kDefaultsGroup);
   app.add_option("--estimation-ratio", attention.estimation_ratio,

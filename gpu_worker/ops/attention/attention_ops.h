@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "gpu_worker/device/device.h"
@@ -19,10 +20,10 @@ class AttentionOps {
   virtual ~AttentionOps() = default;
 
   virtual absl::Status StoreLayerKv(Stream& stream, const StoreLayerKvArgs& args) = 0;
-  // Returns: UNIMPLEMENTED for a choice of blocks, unless ChoosesBlocks().
   virtual absl::Status PrefillAttention(Stream& stream, const PrefillAttentionArgs& args) = 0;
-  // Whether PrefillAttention() can attend to chosen blocks of keys (block_choice.h).
-  virtual bool ChoosesBlocks() const = 0;
+  // Of PrefillAttentionArgs::scratch.
+  virtual size_t PrefillAttentionScratchBytes(int64_t max_rows, int64_t max_tokens,
+                                              int64_t num_query_heads) const = 0;
   virtual absl::Status FillDense(Stream& stream, const FillDenseArgs& args) = 0;
   virtual absl::Status ReadDense(Stream& stream, const ReadDenseArgs& args) = 0;
   virtual absl::Status AppendDense(Stream& stream, const AppendDenseArgs& args) = 0;

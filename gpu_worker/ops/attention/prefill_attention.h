@@ -24,6 +24,18 @@ struct PrefillAttentionArgs {
   // Empty: there is none.
   DeviceSpan<const float> sinks = {};
   MatrixView out;  // [n, query_heads * head_dim], activation dtype
+  // Where blocks are chosen: at least PrefillAttentionScratchBytes(...) of the backend for these
+  // rows and the tokens up to them. Overwritten.
+  DeviceSpan<std::byte> scratch = {};
+
+  // The same of the rows of tokens [begin, end) alone.
+  PrefillAttentionArgs OfTokens(int64_t begin, int64_t end) const {
+    PrefillAttentionArgs part = *this;
+    part.queries = queries.Rows(begin - first_token, end - begin);
+    part.out = out.Rows(begin - first_token, end - begin);
+    part.first_token = begin;
+    return part;
+  }
 };
 
 }  // namespace retroinfer

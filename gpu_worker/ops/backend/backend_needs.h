@@ -16,6 +16,8 @@ struct BackendNeeds {
   DType activation_dtype;     // ModelOps
   bool uses_transient_slots;  // BlockCacheOps
   DType index_of_bf16;        // of centroids and value sums where KV is bf16 and nobody says
+  size_t (*prefill_attention_scratch)(int64_t max_rows, int64_t max_tokens,
+                                      int64_t num_query_heads);
   size_t (*decode_attention_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim);
   size_t (*estimate_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                              int64_t max_estimated);

@@ -37,20 +37,6 @@ class SparsePrefillTest : public testing::Test {
   explicit SparsePrefillTest(InProcessWorkerOptions options = SmallModel())
       : worker_(std::move(options)) {}
 
-  // Where the backend has no such attention, that is said before any work.
-  void SetUp() override {
-    const auto sink = std::make_shared<CollectingSink>();
-    const absl::Status status =
-        worker_.engine().Submit(Request(Tokens(kDenseBefore + 1, 1), 1, "first"), sink);
-    if (status.ok()) {
-      EXPECT_TRUE(sink->Wait().status.ok());
-      return;
-    }
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("not available on this backend"), std::string::npos) << status;
-    GTEST_SKIP() << "this backend refuses sparse prefill";
-  }
-
   std::vector<int32_t> Tokens(int64_t count, uint64_t seed) {
     return RandomPrompt(count, worker_.config().vocab_size, seed);
   }

@@ -12,6 +12,8 @@
 
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "tests/gpu_worker/model/dense_sequences.h"
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/renamed_family.h"
@@ -341,7 +343,7 @@ TEST_P(TransformerTest, MemoryOfIsWhatLoadAllocatesBesideTheWeights) {
     EXPECT_EQ(run.backend->device->allocated_bytes(MemoryPurpose::kActivations) -
                   fresh->device->allocated_bytes(MemoryPurpose::kActivations),
               Transformer::MemoryOf(
-                  run.golden.config, run.model->activation_dtype(),
+                  run.golden.config, GetParam().name == "Cuda" ? kCudaNeeds : kCpuNeeds,
                   {.max_prefill_rows = 128, .max_decode_rows = 4})[MemoryPurpose::kActivations])
         << name;
   }

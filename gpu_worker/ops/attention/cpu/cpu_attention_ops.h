@@ -12,7 +12,8 @@ class CpuAttentionOps final : public AttentionOps {
 
   absl::Status StoreLayerKv(Stream& stream, const StoreLayerKvArgs& args) override;
   absl::Status PrefillAttention(Stream& stream, const PrefillAttentionArgs& args) override;
-  bool ChoosesBlocks() const override { return true; }
+  // Threads have their own.
+  size_t PrefillAttentionScratchBytes(int64_t, int64_t, int64_t) const override { return 0; }
   absl::Status FillDense(Stream& stream, const FillDenseArgs& args) override;
   absl::Status ReadDense(Stream& stream, const ReadDenseArgs& args) override;
   absl::Status AppendDense(Stream& stream, const AppendDenseArgs& args) override;

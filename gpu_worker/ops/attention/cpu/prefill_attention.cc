@@ -301,15 +301,6 @@ void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, const TileGemm& 
   });
 }
 
-// The rows of tokens [begin, end) alone.
-PrefillAttentionArgs TokensOf(const PrefillAttentionArgs& args, int64_t begin, int64_t end) {
-  PrefillAttentionArgs part = args;
-  part.queries = args.queries.Rows(begin - args.first_token, end - begin);
-  part.out = args.out.Rows(begin - args.first_token, end - begin);
-  part.first_token = begin;
-  return part;
-}
-
 void AttendAll(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision precision) {
   const bool bf16 =
       precision == ComputePrecision::kBf16 && args.kv.dtype == DType::kBf16 && HasAvx512Bf16();
@@ -318,12 +309,12 @@ void AttendAll(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecis
   const ChoosingTokens choosing = ChoosingOf(args.choice, args.first_token, end);
   if (choosing.begin >= choosing.end) return Attend(pool, args, gemm, nullptr);
   if (args.first_token < choosing.begin) {
-    Attend(pool, TokensOf(args, args.first_token, choosing.begin), gemm, nullptr);
+    Attend(pool, args.OfTokens(args.first_token, choosing.begin), gemm, nullptr);
   }
-  const PrefillAttentionArgs units = TokensOf(args, choosing.begin, choosing.end);
+  const PrefillAttentionArgs units = args.OfTokens(choosing.begin, choosing.end);
   const ChosenBlocks chosen = ChooseBlocks(pool, units, gemm);
   Attend(pool, units, gemm, &chosen);
-  if (choosing.end < end) Attend(pool, TokensOf(args, choosing.end, end), gemm, nullptr);
+  if (choosing.end < end) Attend(pool, args.OfTokens(choosing.end, end), gemm, nullptr);
 }
 
 }  // namespace

@@ -15,6 +15,11 @@ absl::Status CudaAttentionOps::PrefillAttention(Stream& stream, const PrefillAtt
   return cuda::PrefillAttention(prefill_, CudaStream::Of(stream), args);
 }
 
+size_t CudaAttentionOps::PrefillAttentionScratchBytes(int64_t max_rows, int64_t max_tokens,
+                                                      int64_t num_query_heads) const {
+  return cuda::PrefillAttentionScratchBytes(max_rows, max_tokens, num_query_heads);
+}
+
 absl::Status CudaAttentionOps::FillDense(Stream& stream, const FillDenseArgs& args) {
   return cuda::FillDense(CudaStream::Of(stream), args);
 }

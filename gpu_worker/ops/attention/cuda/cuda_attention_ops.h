@@ -16,7 +16,8 @@ class CudaAttentionOps final : public AttentionOps {
 
   absl::Status StoreLayerKv(Stream& stream, const StoreLayerKvArgs& args) override;
   absl::Status PrefillAttention(Stream& stream, const PrefillAttentionArgs& args) override;
-  bool ChoosesBlocks() const override { return false; }
+  size_t PrefillAttentionScratchBytes(int64_t max_rows, int64_t max_tokens,
+                                      int64_t num_query_heads) const override;
   absl::Status FillDense(Stream& stream, const FillDenseArgs& args) override;
   absl::Status ReadDense(Stream& stream, const ReadDenseArgs& args) override;
   absl::Status AppendDense(Stream& stream, const AppendDenseArgs& args) override;

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "gpu_worker/ops/attention/attention_window.h"
+#include "gpu_worker/ops/attention/cuda/chosen_blocks.h"
 
 namespace retroinfer::cuda {
 
@@ -37,6 +38,14 @@ struct PrefillLaunch {
   float scale_log2 = 0;  // scores times this are exponents of 2
   PrefillWindow window;
   const float* sinks = nullptr;  // device, [query heads], or null
+  // Where blocks are chosen: all queries are of whole units, and pass the blocks of their unit and
+  // head alone, in order.
+  ChosenBlocks chosen = {};
+  // Then: tile * query_heads + query head of each tile of two units of a head, as they are to be
+  // begun. Only for LaunchHopperChosenPrefill.
+  const int32_t* order = nullptr;  // device
+
+  bool chooses() const { return chosen.words != nullptr; }
 };
 
 // Any head_dim up to 128 and any alignment; bf16 or f32 keys and values. Slow.
@@ -55,5 +64,8 @@ struct HopperPrefillMaps {
 bool HasHopperPrefill();
 cudaError_t LaunchHopperPrefill(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                                 cudaStream_t stream);
+// Where blocks are chosen.
+cudaError_t LaunchHopperChosenPrefill(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
+                                      cudaStream_t stream);
 
 }  // namespace retroinfer::cuda

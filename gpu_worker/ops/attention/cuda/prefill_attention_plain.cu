@@ -2,6 +2,7 @@
 // lanes share the columns of the values. Bound by instructions.
 #include <cuda_bf16.h>
 
+#include "gpu_worker/ops/attention/cuda/chosen_walk.cuh"
 #include "gpu_worker/ops/attention/cuda/prefill_attention_window.cuh"
 
 namespace retroinfer::cuda {
@@ -24,8 +25,8 @@ __device__ float WarpSum(float value) {
 }
 
 // blockIdx.x: four queries; blockIdx.y: query head.
-// `kHeadDim`: at least the head's.
-template <typename T, bool kWindowed, int kHeadDim>
+// `kHeadDim`: at least the head's. kChosen: blocks are.
+template <typename T, bool kWindowed, int kHeadDim, bool kChosen>
 __global__ void __launch_bounds__(32 * kWarps)
     PlainPrefillKernel(const __grid_constant__ PrefillLaunch launch) {
   __shared__ float queries[kWarps][kHeadDim];
@@ -50,6 +51,12 @@ __global__ void __launch_bounds__(32 * kWarps)
   const KeyWalk<kWindowed, 32> walk(launch.window, at);
   const int num_steps = walk.NumSteps(static_cast<int>(end));
   for (int step = 0; step < num_steps; ++step) {
+    if constexpr (kChosen) {
+      constexpr int kUnit = static_cast<int>(kQueryUnit);
+      const ChosenWalk<32> chosen(launch.chosen, static_cast<int>(gridDim.y), query_head,
+                                  static_cast<int>(row) / kUnit, 1);
+      if (!chosen.Has(0, step)) continue;
+    }
     const int64_t first = walk.FirstKey(step);
     const int count = static_cast<int>(min(int64_t{32}, end - first));
     const int key = static_cast<int>(first) + lane;
@@ -85,14 +92,15 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
+template <typename T, int kHeadDim>
+auto KernelFor(const PrefillLaunch& launch) {
+  if (launch.chooses()) return &PlainPrefillKernel<T, false, kHeadDim, true>;
+  return launch.window.exists ? &PlainPrefillKernel<T, true, kHeadDim, false>
+                              : &PlainPrefillKernel<T, false, kHeadDim, false>;
+}
 template <typename T>
 auto KernelFor(const PrefillLaunch& launch) {
-  if (launch.head_dim > 128) {
-    return launch.window.exists ? &PlainPrefillKernel<T, true, 256>
-                                : &PlainPrefillKernel<T, false, 256>;
-  }
-  return launch.window.exists ? &PlainPrefillKernel<T, true, 128>
-                              : &PlainPrefillKernel<T, false, 128>;
+  return launch.head_dim > 128 ? KernelFor<T, 256>(launch) : KernelFor<T, 128>(launch);
 }
 
 }  // namespace

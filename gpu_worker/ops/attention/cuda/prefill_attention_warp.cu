@@ -4,6 +4,7 @@
 // keys and values come by asynchronous copies, one ahead. Bound by the tensor cores.
 #include <cuda_bf16.h>
 
+#include "gpu_worker/ops/attention/cuda/chosen_walk.cuh"
 #include "gpu_worker/ops/attention/cuda/prefill_attention_window.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
@@ -34,6 +35,7 @@ struct WarpParams {
   float scale_log2;
   PrefillWindow window;
   const float* sinks;
+  ChosenBlocks chosen;
 };
 
 template <int kHeadDim>
@@ -234,7 +236,8 @@ class WarpTile {
 };
 
 // blockIdx.x: query head; blockIdx.y: tile from the last on, which sees the most keys.
-template <int kHeadDim, bool kWindowed>
+// kChosen: blocks of keys are.
+template <int kHeadDim, bool kWindowed, bool kChosen>
 __global__ void __launch_bounds__(kThreads, 2)
     WarpPrefillKernel(const __grid_constant__ WarpParams params) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
@@ -248,10 +251,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const KeyWalk<kWindowed, kTileKeys> walk(params.window, params.first_token + first_query);
   const int num_steps = walk.NumSteps(end);
   const int64_t kv_offset = query_head / params.group * params.capacity * kHeadDim;
-  const auto copy_block = [&](int step) {
+  const auto copy_step = [&](int step, int stage) {
     const int first_key = walk.FirstKey(step);
     const int64_t offset = kv_offset + int64_t{first_key} * kHeadDim;
-    const uint32_t keys = stages + step % kStages * 2 * kTileBytes;
+    const uint32_t keys = stages + stage * 2 * kTileBytes;
     const int rows = end - first_key;
     CopyRows<kHeadDim, kTileKeys>(keys, params.keys + offset, kHeadDim, rows);
     CopyRows<kHeadDim, kTileKeys>(keys + kTileBytes, params.values + offset, kHeadDim, rows);
@@ -259,16 +262,33 @@ __global__ void __launch_bounds__(kThreads, 2)
   CopyRows<kHeadDim, kTileQueries<kHeadDim>>(
       queries, params.queries + first_query * params.query_stride + int64_t{query_head} * kHeadDim,
       params.query_stride, num_queries);
-  copy_block(0);
+  copy_step(0, 0);  // of the sink, which everybody passes
   CommitCopies();
   WarpTile<kHeadDim, kWindowed> tile(params, walk, queries, first_query);
-  for (int step = 0; step < num_steps; ++step) {
-    WaitCopies<0>();
-    __syncthreads();  // the block is there, and nobody reads the other stage
-    if (step + 1 < num_steps) copy_block(step + 1);
-    CommitCopies();
-    const uint32_t keys = stages + step % kStages * 2 * kTileBytes;
-    tile.Attend(step, keys, keys + kTileBytes);
+  if constexpr (kChosen) {
+    constexpr int kUnit = static_cast<int>(kQueryUnit);
+    const ChosenWalk<kTileKeys> chosen(params.chosen, static_cast<int>(gridDim.x), query_head,
+                                       first_query / kUnit, num_queries / kUnit);
+    const int unit = static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles<kHeadDim> / kUnit;
+    int stage = 0;
+    for (int step = 0, next = 0; step < num_steps; step = next, stage ^= 1) {
+      next = chosen.From(step + 1);
+      WaitCopies<0>();
+      __syncthreads();  // as below
+      if (next < num_steps) copy_step(next, stage ^ 1);
+      CommitCopies();
+      const uint32_t keys = stages + stage * 2 * kTileBytes;
+      if (chosen.Has(unit, step)) tile.Attend(step, keys, keys + kTileBytes);
+    }
+  } else {
+    for (int step = 0; step < num_steps; ++step) {
+      WaitCopies<0>();
+      __syncthreads();  // the block is there, and nobody reads the other stage
+      if (step + 1 < num_steps) copy_step(step + 1, (step + 1) % kStages);
+      CommitCopies();
+      const uint32_t keys = stages + step % kStages * 2 * kTileBytes;
+      tile.Attend(step, keys, keys + kTileBytes);
+    }
   }
   tile.Store(query_head);
 }
@@ -276,8 +296,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <int kHeadDim>
 cudaError_t Launch(const PrefillLaunch& launch, cudaStream_t stream) {
   constexpr int kBytes = SharedBytes<kHeadDim>();
-  const auto kernel = launch.window.exists ? &WarpPrefillKernel<kHeadDim, true>
-                                           : &WarpPrefillKernel<kHeadDim, false>;
+  const auto kernel = launch.chooses()       ? &WarpPrefillKernel<kHeadDim, false, true>
+                      : launch.window.exists ? &WarpPrefillKernel<kHeadDim, true, false>
+                                             : &WarpPrefillKernel<kHeadDim, false, false>;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
@@ -296,7 +317,8 @@ cudaError_t Launch(const PrefillLaunch& launch, cudaStream_t stream) {
                              .first_token = launch.first_token,
                              .scale_log2 = launch.scale_log2,
                              .window = launch.window,
-                             .sinks = launch.sinks};
+                             .sinks = launch.sinks,
+                             .chosen = launch.chosen};
   const dim3 grid(static_cast<unsigned>(launch.num_kv_heads * launch.group),
                   static_cast<unsigned>((int64_t{launch.num_queries} + kTileQueries<kHeadDim> - 1) /
                                         kTileQueries<kHeadDim>));

@@ -11,6 +11,7 @@ inline constexpr BackendNeeds kCpuNeeds = {
     .activation_dtype = DType::kF32,
     .uses_transient_slots = true,
     .index_of_bf16 = DType::kBf16,
+    .prefill_attention_scratch = [](int64_t, int64_t, int64_t) { return size_t{0}; },
     .decode_attention_scratch = &cpu::DecodeAttentionScratchBytes,
     .estimate_scratch = [](int32_t, int32_t, int32_t, int64_t) { return size_t{0}; },
     .cluster_keys_scratch = &cpu::ClusterKeysScratchBytes,

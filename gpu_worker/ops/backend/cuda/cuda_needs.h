@@ -2,6 +2,7 @@
 // memory that is not planned (PlannableGpuBytes). Free of CUDA.
 #pragma once
 
+#include "gpu_worker/ops/attention/cuda/chosen_blocks.h"
 #include "gpu_worker/ops/attention/cuda/decode_attention_scratch.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/index/cuda/cluster_keys_scratch.h"
@@ -15,6 +16,7 @@ inline constexpr BackendNeeds kCudaNeeds = {
     .activation_dtype = DType::kBf16,
     .uses_transient_slots = false,
     .index_of_bf16 = DType::kInt8,
+    .prefill_attention_scratch = &cuda::PrefillAttentionScratchBytes,
     .decode_attention_scratch = &cuda::DecodeAttentionScratchBytes,
     .estimate_scratch = &cuda::EstimateScratchBytes,
     .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes,

@@ -43,14 +43,6 @@ struct Case {
 
 class SparsePrefillAttentionTest : public testing::TestWithParam<BackendParam> {
  protected:
-  void SetUp() override {
-    if (!backend_->ops->attention().ChoosesBlocks()) {
-      const Case c = {.format = KvFormatsOf(*backend_).front(), .tokens = 200};
-      EXPECT_EQ(Status(c, MakeKv(c).view(), 0).code(), absl::StatusCode::kUnimplemented);
-      GTEST_SKIP() << "this backend refuses a choice of blocks";
-    }
-  }
-
   LayerKvImage MakeKv(const Case& c) {
     const size_t size = static_cast<size_t>(c.kv_heads * c.tokens) * c.head_dim;
     return LayerKvImage(data_, RandomNormal(size, 11), RandomNormal(size, 12), c.kv_heads,
@@ -67,6 +59,11 @@ class SparsePrefillAttentionTest : public testing::TestWithParam<BackendParam> {
     const auto rows = static_cast<int64_t>(queries.size()) / cols;
     const auto q = data_.Activations(queries, rows, cols);
     const auto made = data_.Poisoned(rows, cols);
+    const std::vector<std::byte> poison(
+        backend_->ops->attention().PrefillAttentionScratchBytes(rows, first_token + rows,
+                                                                int64_t{c.kv_heads} * c.group),
+        std::byte{0xff});
+    const DeviceBuffer scratch = data_.Upload(poison);
     const DeviceBuffer sinks = data_.Upload(std::vector<float>(size_t{c.kv_heads} * c.group, 1.5f));
     PrefillAttentionArgs args = {
         .queries = q.view,
@@ -74,7 +71,8 @@ class SparsePrefillAttentionTest : public testing::TestWithParam<BackendParam> {
         .first_token = first_token,
         .scale = 1 / std::sqrt(static_cast<float>(c.head_dim)),
         .choice = {.threshold = c.threshold, .dense_before = c.dense_before},
-        .out = made.view};
+        .out = made.view,
+        .scratch = scratch.bytes()};
     if (c.has_sinks) args.sinks = sinks.as<const float>();
     const absl::Status status =
         backend_->ops->attention().PrefillAttention(*backend_->stream, args);
