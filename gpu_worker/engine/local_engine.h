@@ -145,6 +145,8 @@ class LocalEngine final : public Engine {
   uint64_t next_sequence_id_ = 1;
   bool background_is_urgent_ = false;
 
+  double draft_chance_ = ModelDrafting::kFirstChance;  // of the draft model, of late
+
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;
   std::atomic<bool> start_counting_ = false;

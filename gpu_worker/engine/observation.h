@@ -42,6 +42,7 @@ class Observation {
   void DescribeMemory(LiveRequest& live, RequestDescription& description);
   absl::Status DescribeProgress(LiveRequest& live, const LiveRequests& all,
                                 RequestDescription& description);
+  void DescribeModel(LiveRequest& live, int64_t most_more, RequestDescription& description) const;
   absl::Status DescribeDecoding(LiveRequest& live, RequestDescription& description);
 
   const Sources sources_;
