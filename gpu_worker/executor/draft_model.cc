@@ -65,7 +65,7 @@ absl::StatusOr<DraftModel::Sizes> DraftModel::SizesFor(const ModelConfig& draft,
   }
   // A request's last tokens are drafted ahead of its end.
   const int64_t longest = std::max(kLeastWindow, max_model_len + kMostDrafted);
-  Sizes sizes{.geometry = draft.geometry(KvFormat()),
+  Sizes sizes{.geometry = draft.geometry(kKvFormat),
               .window_tokens = std::min({kWindowTokens, draft.context_length, longest}),
               .max_texts = std::min(kMostTexts, max_batch),
               .vocab_size = std::min(vocab_size, draft.vocab_size)};

@@ -40,6 +40,8 @@ class DraftModel {
  public:
   // Most tokens of a draft.
   static constexpr int64_t kMostDrafted = kMaxSamplingAhead;
+  // Of its KV, whatever that of the served model is.
+  static constexpr KvFormat kKvFormat = {};
 
   // All parts outlive the model.
   struct Parts {
