@@ -359,6 +359,9 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
     ASSIGN_OR_RETURN(draft_model_, draft_source_->TakeModel(backend_, *plan_.draft));
   }
   ASSIGN_OR_RETURN(EngineParts parts, Assemble());
+  if (parts.executor.draft_model != nullptr) {
+    RETURN_IF_ERROR(parts.executor.draft_model->WarmUp());
+  }
   RETURN_IF_ERROR(JoinRanks(parts.executor.cache.get()));
   ASSIGN_OR_RETURN(
       engine_,

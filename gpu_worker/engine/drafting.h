@@ -41,7 +41,7 @@ class Drafting {
   double chance() const { return chances_[match_class_]; }
 
   // There is a draft model: ModelDrafting(of_all).
-  void AddModel(double& of_all) { model_.emplace(of_all); }
+  void AddModel(DraftModelRecord& of_all) { model_.emplace(of_all); }
   ModelDrafting* model() { return model_.has_value() ? &*model_ : nullptr; }
   // The draft that the next step tries: the model's, if it has made one.
   std::span<const int32_t> tried() const { return is_by_model() ? model_->draft() : draft_; }

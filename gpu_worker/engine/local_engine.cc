@@ -64,7 +64,8 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
                     .exchange = &exchange_,
                     .store = parts.store,
                     .tenants = &tenants_,
-                    .counters = &stats_.counters()}),
+                    .counters = &stats_.counters(),
+                    .draft_model = &draft_model_record_}),
       delivery_({.store = parts.store,
                  .exchange = &exchange_,
                  .carry_out =
@@ -370,7 +371,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->takes_in_order = sequence.policy->TakesInOrder(kv);
   if (options_.drafts && request.drafts && !IsScoring(request)) {
     live->drafting.emplace(kv.prompt, request.prediction);
-    if (executor_->parts().draft_model != nullptr) live->drafting->AddModel(draft_chance_);
+    if (executor_->parts().draft_model != nullptr) live->drafting->AddModel(draft_model_record_);
   }
   live_.push_back(std::move(live));
 }

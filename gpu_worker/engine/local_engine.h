@@ -145,7 +145,7 @@ class LocalEngine final : public Engine {
   uint64_t next_sequence_id_ = 1;
   bool background_is_urgent_ = false;
 
-  double draft_chance_ = ModelDrafting::kFirstChance;  // of the draft model, of late
+  DraftModelRecord draft_model_record_;
 
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;

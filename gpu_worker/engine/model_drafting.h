@@ -14,13 +14,19 @@
 
 namespace retroinfer {
 
-class ModelDrafting {
- public:
+// What requests tell each other of the model.
+struct DraftModelRecord {
   // The chance of a model that nothing is known of.
   static constexpr double kFirstChance = 0.6;
 
-  // `of_all` is what requests tell each other: where a new one begins. It outlives the object.
-  explicit ModelDrafting(double& of_all);
+  double chance = kFirstChance;  // where a new request begins
+  int64_t untried = 0;           // tokens that requests have got since the model was asked last
+};
+
+class ModelDrafting {
+ public:
+  // `of_all` outlives the object.
+  explicit ModelDrafting(DraftModelRecord& of_all);
 
   // Takes the draft of what comes next, in place of the one before.
   void Take(std::vector<int32_t> draft);
@@ -33,7 +39,7 @@ class ModelDrafting {
   double chance() const { return chance_; }
 
  private:
-  double& of_all_;
+  DraftModelRecord& of_all_;
   double chance_;
   std::vector<int32_t> draft_;
   size_t num_right_ = 0;  // leading tokens of the draft that were drawn

@@ -69,6 +69,7 @@ const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts
   const SuspendedKv* const suspended = executor_.parts().suspended.get();
   input_.free_suspended_blocks = suspended == nullptr ? 0 : suspended->num_free();
   DraftModel* const draft_model = executor_.parts().draft_model.get();
+  input_.draft_untried = sources_.draft_model->untried;
   input_.draft_reading = draft_model == nullptr ? 0 : draft_model->reading();
   input_.seconds_in_flight = clock.seconds_in_flight();
   input_.free_passes = static_cast<int64_t>(clock.free());

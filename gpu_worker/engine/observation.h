@@ -27,6 +27,7 @@ class Observation {
     const SegmentStore* store = nullptr;
     TenantDirectory* tenants = nullptr;
     EngineStats* counters = nullptr;  // counts memory_stalls
+    const DraftModelRecord* draft_model = nullptr;
   };
   explicit Observation(const Sources& sources);
 

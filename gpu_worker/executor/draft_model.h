@@ -78,6 +78,10 @@ class DraftModel {
   // REQUIRES: the Transformer was made with sizes.model_options().
   static absl::StatusOr<std::unique_ptr<DraftModel>> Create(const Parts& parts, const Sizes& sizes);
 
+  // Reads and drafts for made-up texts, so that what the first ones take is no client's time:
+  // weights come from files, kernels are loaded. REQUIRES: there is no text yet.
+  absl::Status WarmUp();
+
   // What is to be done for a text.
   struct State {
     bool has_room = false;  // it is known, or can be

@@ -113,47 +113,91 @@ void DraftPlanner::TakeRows(const Choice& choice, StepPlan& plan) {
   }
 }
 
+const RequestDescription* DraftPlanner::FirstOfModel(const SchedulerInput& input,
+                                                     const StepPlan& plan, bool is_read) {
+  for (const RequestDescription& request : input.requests) {
+    const RequestDescription::ByModel& by_model = request.by_model;
+    if (by_model.rows <= 0 || (by_model.unread == 0) != is_read) continue;
+    if (std::ranges::find(plan.decode, request.id) != plan.decode.end()) return &request;
+  }
+  return nullptr;
+}
+
+double DraftPlanner::SecondsToTry(const SchedulerInput& input, const StepPlan& plan) const {
+  const double of_token =
+      times_.costs().Seconds(plan.step) / static_cast<double>(plan.decode.size());
+  return kTrying * static_cast<double>(input.draft_untried) * of_token;
+}
+
 // A text is read where drafts of it would have paid for that in as long as the request has been
 // decoding: how much longer it will, nobody knows, and this long is the best guess.
-void DraftPlanner::PlanReading(const SchedulerInput& input, const Outcome& chosen,
-                               StepPlan& plan) const {
+const RequestDescription* DraftPlanner::TextToRead(const SchedulerInput& input,
+                                                   const Outcome& chosen,
+                                                   const StepPlan& plan) const {
+  const double of_row = times_.costs().Seconds({.draft_reads = 1});
+  const auto seconds = [of_row](const RequestDescription& request) {
+    return static_cast<double>(request.by_model.unread) * of_row;
+  };
   const Choice choice = Choose(input, plan, Model::kAnywhere);
   const double gain = choice.best().Gain(chosen);
-  if (choice.rows == 0 || gain < kLeastGain) return;
-  const double of_row = times_.costs().Seconds({.draft_reads = 1});
-  for (size_t i = 1; i <= choice.rows; ++i) {
+  for (size_t i = 1; i <= choice.rows && gain >= kLeastGain; ++i) {
     const Candidate& candidate = choice.candidates[choice.outcomes[i].candidate];
     const RequestDescription& request = *candidate.request;
-    const int64_t unread = request.by_model.unread;
-    if (!candidate.by_model || unread == 0) continue;
-    if (input.draft_reading != 0 && input.draft_reading != request.id) continue;
-    const double seconds = static_cast<double>(unread) * of_row;
-    if (input.draft_reading == 0 && seconds > gain * (input.now - request.decoding_since)) continue;
-    const double left = std::max(LimitOf(plan, plan.step, SecondsOfOthers(plan)) - chosen.seconds,
-                                 kLeastReading * times_.costs().Seconds(plan.step));
-    const double rows = of_row > 0 ? left / of_row : static_cast<double>(unread);
-    plan.draft_reads.push_back(
-        {.id = request.id,
-         .rows = std::max<int64_t>(
-             1, static_cast<int64_t>(std::min(rows, static_cast<double>(unread))))});
-    return;
+    if (!candidate.by_model || request.by_model.unread == 0) continue;
+    if (seconds(request) <= gain * (input.now - request.decoding_since)) return &request;
   }
+  const RequestDescription* const first = FirstOfModel(input, plan, false);
+  const bool tries = first != nullptr && FirstOfModel(input, plan, true) == nullptr &&
+                     seconds(*first) <= SecondsToTry(input, plan);
+  return tries ? first : nullptr;
+}
+
+void DraftPlanner::PlanReading(const SchedulerInput& input, const Outcome& chosen,
+                               StepPlan& plan) const {
+  const RequestDescription* request = nullptr;
+  if (input.draft_reading == 0) {
+    request = TextToRead(input, chosen, plan);
+  } else if (std::ranges::find(plan.decode, input.draft_reading) != plan.decode.end()) {
+    request = &*std::ranges::find(input.requests, input.draft_reading, &RequestDescription::id);
+  }
+  if (request == nullptr || request->by_model.unread == 0) return;
+  const double of_row = times_.costs().Seconds({.draft_reads = 1});
+  const double left = std::max(LimitOf(plan, plan.step, SecondsOfOthers(plan)) - chosen.seconds,
+                               kLeastReading * times_.costs().Seconds(plan.step));
+  const auto unread = static_cast<double>(request->by_model.unread);
+  const double rows = of_row > 0 ? std::min(left / of_row, unread) : unread;
+  plan.draft_reads.push_back(
+      {.id = request->id, .rows = std::max<int64_t>(1, static_cast<int64_t>(rows))});
+}
+
+// Of one token.
+void DraftPlanner::TryModel(const SchedulerInput& input, StepPlan& plan) {
+  const RequestDescription* const request = FirstOfModel(input, plan, true);
+  if (request == nullptr) return;
+  Work work{.step_rows = 1,
+            .step_context = static_cast<double>(request->context),
+            .draft_steps = 1,
+            .draft_rows = 1 + static_cast<double>(request->by_model.behind)};
+  if (times_.costs().Seconds(work) > SecondsToTry(input, plan)) return;
+  plan.step += work;
+  plan.decode.push_back(request->id);
+  plan.drafts.push_back({.id = request->id, .count = 1});
+  shares_.Charge(request->tenant, 1);
 }
 
 void DraftPlanner::Plan(const SchedulerInput& input, StepPlan& plan) {
   if (plan.decode.empty() || FreeRows(options_, plan) == 0) return;
   Choice choice = Choose(input, plan, Model::kUnused);
-  const auto reads = [&input](bool is_read) {
-    return std::ranges::any_of(input.requests, [is_read](const RequestDescription& request) {
-      return request.by_model.rows > 0 && (request.by_model.unread == 0) == is_read;
-    });
-  };
-  if (reads(true)) {
+  if (FirstOfModel(input, plan, true) != nullptr) {
     Choice with_model = Choose(input, plan, Model::kWhereRead);
     if (with_model.best().Gain(choice.best()) > 0) choice = std::move(with_model);
   }
-  if (reads(false)) PlanReading(input, choice.best(), plan);
-  if (choice.rows > 0) TakeRows(choice, plan);
+  if (FirstOfModel(input, plan, false) != nullptr) PlanReading(input, choice.best(), plan);
+  if (choice.rows > 0) {
+    TakeRows(choice, plan);
+  } else {
+    TryModel(input, plan);
+  }
 }
 
 }  // namespace retroinfer

@@ -30,11 +30,16 @@ class DraftPlanner {
   //
   // Lets the draft model read a text (plan.draft_reads) once its drafts would have paid for the
   // reading in as long as the request has been decoding.
+  //
+  // Where the model is not expected to pay, it is asked for a token now and then, after so many
+  // tokens that this takes kTrying of their time: what is expected may be wrong.
   // REQUIRES: passes and measurements are planned, and of each request at most one row.
   void Plan(const SchedulerInput& input, StepPlan& plan);
 
   // Tokens a second more than without drafts: what is less may be an error of the estimates.
   static constexpr double kLeastGain = 0.02;
+  // Share of the time for drafts on trial.
+  static constexpr double kTrying = 0.01;
 
  private:
   enum class Model {
@@ -78,7 +83,17 @@ class DraftPlanner {
   // none, or the round takes longer than `limit` then.
   bool AddRow(double others, double limit, Choice& choice) const;
   void TakeRows(const Choice& choice, StepPlan& plan);
+  // The request whose text is worth reading; null: none is.
+  const RequestDescription* TextToRead(const SchedulerInput& input, const Outcome& chosen,
+                                       const StepPlan& plan) const;
   void PlanReading(const SchedulerInput& input, const Outcome& chosen, StepPlan& plan) const;
+  // Seconds that trying the model may take now.
+  double SecondsToTry(const SchedulerInput& input, const StepPlan& plan) const;
+  void TryModel(const SchedulerInput& input, StepPlan& plan);
+  // Of requests that decode, the first of which the model can draft a token, once it has read its
+  // text, or whose text it has to read.
+  static const RequestDescription* FirstOfModel(const SchedulerInput& input, const StepPlan& plan,
+                                                bool is_read);
   double SecondsOfOthers(const StepPlan& plan) const;
   // Seconds that the round may take with drafts, of which `others` are for others than the step.
   double LimitOf(const StepPlan& plan, const Work& step, double others) const;

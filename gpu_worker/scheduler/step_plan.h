@@ -184,6 +184,7 @@ struct SchedulerInput {
   int64_t free_meta_blocks = 0;
   int64_t free_table_rows = 0;
   int64_t free_suspended_blocks = 0;  // host blocks for the KV of suspended requests
+  int64_t draft_untried = 0;          // tokens generated since the draft model was asked last
   uint64_t draft_reading = 0;         // the request whose text the draft model reads; 0: none
   double seconds_in_flight = 0;       // estimate for the passes that the device has yet to finish
   int64_t free_passes = 0;            // passes that may be enqueued now

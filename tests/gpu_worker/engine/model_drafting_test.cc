@@ -9,10 +9,10 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr double kFirst = ModelDrafting::kFirstChance;
+constexpr double kFirst = DraftModelRecord::kFirstChance;
 
 TEST(ModelDraftingTest, TokensUpToTheFirstWrongOneCount) {
-  double of_all = kFirst;
+  DraftModelRecord of_all;
   ModelDrafting drafting(of_all);
   EXPECT_DOUBLE_EQ(drafting.chance(), kFirst);
   drafting.Take({1, 2, 3});
@@ -30,7 +30,7 @@ TEST(ModelDraftingTest, TokensUpToTheFirstWrongOneCount) {
 }
 
 TEST(ModelDraftingTest, WhatIsBehindTheDraftSaysNothing) {
-  double of_all = kFirst;
+  DraftModelRecord of_all;
   ModelDrafting drafting(of_all);
   drafting.Take({1});
   drafting.Append(1);
@@ -40,7 +40,7 @@ TEST(ModelDraftingTest, WhatIsBehindTheDraftSaysNothing) {
 }
 
 TEST(ModelDraftingTest, AModelThatWasWrongIsAskedAgainMuchLater) {
-  double of_all = kFirst;
+  DraftModelRecord of_all;
   ModelDrafting drafting(of_all);
   for (int i = 0; i < 30; ++i) {
     drafting.Take({1});
@@ -55,8 +55,18 @@ TEST(ModelDraftingTest, AModelThatWasWrongIsAskedAgainMuchLater) {
   EXPECT_GT(drafting.chance(), 0.55);
 }
 
+TEST(ModelDraftingTest, TokensSinceTheModelWasAskedAreCounted) {
+  DraftModelRecord of_all;
+  ModelDrafting first(of_all), second(of_all);
+  for (int i = 0; i < 5; ++i) first.Append(1);
+  second.Append(1);
+  EXPECT_EQ(of_all.untried, 6);
+  second.Take({1});
+  EXPECT_EQ(of_all.untried, 0);
+}
+
 TEST(ModelDraftingTest, NewRequestsBeginWhereOthersAre) {
-  double of_all = kFirst;
+  DraftModelRecord of_all;
   ModelDrafting first(of_all);
   for (int i = 0; i < 300; ++i) {
     first.Take({1});
@@ -72,7 +82,7 @@ TEST(ModelDraftingTest, NewRequestsBeginWhereOthersAre) {
   EXPECT_LT(third.chance(), 0.1);
   // Requests that never try the model let others try it again.
   for (int i = 0; i < 200; ++i) ModelDrafting{of_all};
-  EXPECT_GT(of_all, 0.5);
+  EXPECT_GT(of_all.chance, 0.5);
 }
 
 }  // namespace

@@ -232,6 +232,17 @@ TEST_P(DraftModelTest, StepsOfNewSizesAreToldApart) {
   EXPECT_FALSE(model->Draft({&behind, 1})->is_settled) << "the first one has more rows";
 }
 
+TEST_P(DraftModelTest, AfterTheWarmUpStepsAreSettled) {
+  const auto model = Create();
+  ASSERT_TRUE(model->WarmUp().ok());
+  EXPECT_EQ(model->reading(), 0u);
+  Text text = MakeText(1, 60);
+  Read(*model, text);
+  const DraftModel::Ask ask{.text = text.drafted(), .count = 3};
+  EXPECT_TRUE(model->Draft({&ask, 1})->is_settled);
+  for (uint64_t id = 2; id <= 3; ++id) Read(*model, MakeText(id, 30));
+}
+
 TEST_P(DraftModelTest, MemoryIsWhatThePlanSays) {
   Device& device = *backend_->device;
   const auto allocated = [&device] {

@@ -246,6 +246,37 @@ TEST_F(ModelDraftPlannerTest, NothingIsReadWhereDraftsWouldNotPay) {
   EXPECT_TRUE(plan_.draft_reads.empty());
 }
 
+// A share of the time, however little the model is expected to bring.
+TEST_F(ModelDraftPlannerTest, ASlowModelIsAskedNowAndThen) {
+  LearnBoth(10e-3, 30e-3);
+  AddModel(1, 0.8);
+  input_.draft_untried = 250;
+  planner_.Plan(input_, plan_);
+  EXPECT_TRUE(plan_.drafts.empty());
+  input_.draft_untried = 350;  // 3.5 s: 35 ms
+  planner_.Plan(input_, plan_);
+  EXPECT_EQ(DraftedOf(1), 1);
+  EXPECT_EQ(RowsOf(1), 2);
+}
+
+TEST_F(ModelDraftPlannerTest, ATextIsReadNowAndThenForThat) {
+  LearnBoth(10e-3, 30e-3);
+  AddModel(1, 0.8, 40'000);  // 40 ms
+  input_.now = 1000;
+  input_.draft_untried = 300;
+  planner_.Plan(input_, plan_);
+  EXPECT_TRUE(plan_.draft_reads.empty());
+  input_.draft_untried = 450;
+  planner_.Plan(input_, plan_);
+  ASSERT_EQ(std::ssize(plan_.draft_reads), 1);
+  // Once begun, it goes on.
+  plan_.draft_reads.clear();
+  input_.draft_untried = 0;
+  input_.draft_reading = 1;
+  planner_.Plan(input_, plan_);
+  EXPECT_EQ(std::ssize(plan_.draft_reads), 1);
+}
+
 TEST_F(ModelDraftPlannerTest, AFullBatchLeavesNoRows) {
   options_.max_batch = 2;
   AddModel(1, 0.9);
