@@ -32,20 +32,13 @@ struct Work {
 
   static constexpr size_t kParts = 14;
   std::array<double, kParts> Parts() const {
-    return {steps,
-            step_rows,
-            step_context,
-            passes,
-            pass_rows,
-            pass_depth,
-            cached,
-            measured_rows,
-            pass_reach,
-            sparse_depth,
-            draft_steps,
-            draft_rows,
-            draft_reads,
-            seconds_beside_clustering};
+    return {steps,        step_rows,
+            step_context, passes,
+            pass_rows,    pass_depth,
+            cached,       measured_rows,
+            pass_reach,   sparse_depth,
+            draft_steps,  draft_rows,
+            draft_reads,  seconds_beside_clustering};
   }
   // Whether there is nothing whose time could be measured.
   bool empty() const { return passes + steps + draft_steps + draft_reads == 0; }

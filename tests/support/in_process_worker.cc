@@ -127,6 +127,11 @@ std::vector<PrefillProgress> CollectingSink::progress() const {
 
 namespace {
 
+std::optional<MemoryPlanInput::Draft> DraftOf(const InProcessWorkerOptions& options) {
+  if (options.draft_folder.empty()) return std::nullopt;
+  return MemoryPlanInput::Draft{.model = OrDie(LoadModelConfig(options.draft_folder.string()))};
+}
+
 // As StoredModel::OpenWeights of a folder.
 Checkpoint OpenWeights(const std::string& folder, const ModelConfig& config) {
   Checkpoint checkpoint = OrDie(Checkpoint::Open(folder));
@@ -160,10 +165,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
   constexpr int64_t kPrefillRows = 256;
-  std::optional<MemoryPlanInput::Draft> draft;
-  if (!options.draft_folder.empty()) {
-    draft = {.model = OrDie(LoadModelConfig(options.draft_folder.string()))};
-  }
+  const std::optional<MemoryPlanInput::Draft> draft = DraftOf(options);
   const MemoryPlan plan =
       OrDie(PlanMemory({.model = config,
                         .kv_format = options.kv_format,
