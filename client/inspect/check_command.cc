@@ -17,6 +17,7 @@ namespace {
 
 struct CheckOptions {
   std::string model_folder;
+  std::string draft_model_folder;
   std::string chat_template_file;
   std::string kv_dtype = "bf16";
   std::string index_dtype = "auto";
@@ -66,6 +67,8 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
       ->check(CLI::IsMember({"auto", "bf16", "fp8", "int4"}));
   app.add_option("--rope-scaling", input->rope_scaling,
                  "yarn:FACTOR[:ORIGINAL]: YaRN in the place of what config.json says of RoPE");
+  app.add_option("--draft-model", options->draft_model_folder,
+                 "Small model with the same tokens to serve with: folder or GGUF file");
   app.add_option("--retrieval", input->retrieval_file, "File of 'retroinfer tune' to serve with");
   app.add_option("--chat-template", options->chat_template_file,
                  "File with a Jinja chat template; default: the model folder's own");
@@ -89,6 +92,9 @@ std::string NumberTypes(const CheckOptions& options) {
 // Reads what a worker would, but for the weights themselves. Where there is a config.json and no
 // weights beside it, their size follows from it.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
+  if (!options.draft_model_folder.empty() && input->num_ranks > 1) {
+    return absl::InvalidArgumentError("--draft-model is for one rank: leave --tensor-parallel out");
+  }
   ASSIGN_OR_RETURN(
       const ModelFiles files,
       ReadModelFiles(options.model_folder, {.chat_template_file = options.chat_template_file,
@@ -101,6 +107,18 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
                                                     &input->worker.heads));
   input->worker.prefill_rows = PrefillRows(input->num_ranks);
   const bool on_gpu = options.gpu_memory_bytes != 0;
+  if (!options.draft_model_folder.empty()) {
+    ASSIGN_OR_RETURN(const ModelFiles draft,
+                     ReadDraftModelFiles(options.draft_model_folder, files));
+    input->draft_model_folder = options.draft_model_folder;
+    input->worker.draft = {
+        .model = draft.config,
+        .weight_bytes = on_gpu ? draft.weight_bytes_gpu : draft.weight_bytes_cpu};
+    // What the plan would refuse is refused for its own reason.
+    RETURN_IF_ERROR(DraftModel::SizesFor(draft.config, files.config.vocab_size,
+                                         files.config.context_length, input->worker.max_batch)
+                        .status());
+  }
   input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;
   input->has_weights = files.has_weights;
   input->number_types = NumberTypes(options);

@@ -199,8 +199,10 @@ std::string DescribeLonger(const FitInput& input) {
 std::string StartLine(const FitInput& input, int64_t context) {
   return absl::StrCat("retroinfer serve --model ", input.model_folder,
                       input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
-                      input.number_types, input.retrieval_file.empty() ? "" : " --retrieval ",
-                      input.retrieval_file, " --arena-bytes ", MebiBytes(input.arena_bytes),
+                      input.draft_model_folder.empty() ? "" : " --speculation auto --draft-model ",
+                      input.draft_model_folder, input.number_types,
+                      input.retrieval_file.empty() ? "" : " --retrieval ", input.retrieval_file,
+                      " --arena-bytes ", MebiBytes(input.arena_bytes),
                       input.num_ranks == 1 ? "" : " --tensor-parallel ",
                       input.num_ranks == 1 ? "" : absl::StrCat(input.num_ranks),
                       input.on_gpu ? " --device cuda" : " --memory ",
@@ -244,6 +246,11 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
       input.rope_scaling.empty() ? "" : absl::StrCat(" with --rope-scaling ", input.rope_scaling),
       "\n", DescribeLonger(input));
   absl::StrAppend(&text, "Weights  ", DescribeWeights(input), "\n");
+  if (input.worker.draft.has_value()) {
+    absl::StrAppend(&text, "Drafts   ",
+                    std::string(ModelFamilyName(input.worker.draft->model.family)), ", ",
+                    FormatByteSize(input.worker.draft->weight_bytes), " of weights\n");
+  }
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
                   std::string(input.worker.kv_format.name), ")\n");

@@ -21,6 +21,7 @@ struct FitInput {
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
   std::string rope_scaling;            // as it was given (rope_scaling.h); empty: config.json's
   std::string model_folder = "DIR";    // as the command line to start with names it
+  std::string draft_model_folder;      // as it was given; empty: none
   std::string number_types;    // options of `serve` that were given: " --kv-dtype int8", or empty
   std::string retrieval_file;  // as it was given; empty: none
   std::string retrieval_budgets;  // what it says (common::DescribeBudgets)

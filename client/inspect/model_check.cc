@@ -19,6 +19,7 @@
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "text/tokenizer/chat_template.h"
+#include "text/tokenizer/same_tokens.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer::client {
@@ -96,7 +97,8 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   }
   ASSIGN_OR_RETURN(files.config, ReadConfig(*model, options));
   RETURN_IF_ERROR(model->ReadGeneration(files.config).status());
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, model->ReadTokenizer());
+  ASSIGN_OR_RETURN(files.tokenizer, model->ReadTokenizer());
+  const Tokenizer* const tokenizer = files.tokenizer.get();
   if (tokenizer->vocab_size() > files.config.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder, ": the tokenizer has ", tokenizer->vocab_size(), " tokens, the model's vocabulary ",
@@ -122,6 +124,17 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   files.weights_dtype = WeightsDtype(files.config, keep);
   files.weight_scales = WeightScalesFrom(files.config, keep);
   return files;
+}
+
+absl::StatusOr<ModelFiles> ReadDraftModelFiles(const std::string& path, const ModelFiles& served) {
+  absl::StatusOr<ModelFiles> files = ReadModelFiles(path, {.needs_weights = false});
+  absl::Status status = files.status();
+  if (status.ok() && files->tokenizer != nullptr && served.tokenizer != nullptr) {
+    status = CheckSameTokens(*served.tokenizer, *files->tokenizer);
+  }
+  if (status.ok()) return files;
+  return absl::Status(status.code(),
+                      absl::StrCat("--draft-model: ", std::string(status.message())));
 }
 
 }  // namespace retroinfer::client

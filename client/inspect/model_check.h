@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/model/model_config.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer::client {
 
@@ -16,8 +18,9 @@ struct ModelFiles {
   bool has_weights = true;    // false: the sizes above are those that config.json says
   std::string weights_dtype;  // as GetModelInfo has them
   std::string weight_scales;
-  std::string chat_template;          // where it is from: a file's name, or "none"
-  std::string chat_template_problem;  // why it cannot be run; empty: nothing known
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: of a config.json alone
+  std::string chat_template;                   // where it is from: a file's name, or "none"
+  std::string chat_template_problem;           // why it cannot be run; empty: nothing known
 };
 
 // The worker's options of these names.
@@ -40,5 +43,11 @@ struct ModelFileOptions {
 //          worker would refuse. It does not refuse a folder for its own template.
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
                                           const ModelFileOptions& options = {});
+
+// Reads the draft model `path` (--draft-model) of a server of these files, and compares the tokens,
+// where both have some.
+//
+// Returns: as ReadModelFiles; INVALID_ARGUMENT for a model with other tokens.
+absl::StatusOr<ModelFiles> ReadDraftModelFiles(const std::string& path, const ModelFiles& served);
 
 }  // namespace retroinfer::client

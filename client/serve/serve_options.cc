@@ -98,6 +98,8 @@ constexpr PassedOption kPassedOptions[] = {
     {"--speculation", Service::kWorker, "--speculation",
      "off or auto: steps try drafts of what comes next, where that is expected to be faster",
      "off"},
+    {"--draft-model", Service::kWorker, "--draft-model",
+     "Small model with the same tokens that drafts, with --speculation auto", "none"},
     {"--suspended-kv-bytes", Service::kWorker, "--suspended-kv-bytes",
      "Memory of the host for the KV of preempted requests; 0: chosen", "0 B"},
     {"--max-queued-requests", Service::kWorker, "--max-queued-requests", "Live requests", "1024"},

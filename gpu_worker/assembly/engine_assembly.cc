@@ -90,6 +90,13 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                       .max_batch = plan.max_batch,
                                                       .max_tokens = plan.max_model_len,
                                                       .observer = environment.observer}));
+  if (plan.draft.has_value()) {
+    ASSIGN_OR_RETURN(
+        parts.draft_model,
+        DraftModel::Create(
+            {.device = &device, .ops = &ops, .stream = &compute, .model = environment.draft_model},
+            *plan.draft));
+  }
   return EngineParts{.executor = std::move(parts),
                      .tokenizer = environment.tokenizer,
                      .store = environment.store,

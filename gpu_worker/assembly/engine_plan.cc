@@ -151,7 +151,8 @@ absl::StatusOr<MemoryPlan> PlanEngine(const ServedEngineOptions& options, const 
                               .block_cache_bytes = options.block_cache_bytes,
                               .preemption = options.preemption == "on",
                               .suspended_kv_bytes = options.suspended_kv_bytes,
-                              .heads = heads};
+                              .heads = heads,
+                              .draft = memory.draft};
   RETURN_IF_ERROR(input.geometry().Validate());
   if (options.synthetic_context != 0 && input.geometry().has_window_layers()) {
     return absl::UnimplementedError(

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -45,6 +46,7 @@ struct PlannedMemory {
   size_t available_bytes = 0;
   size_t weight_bytes = 0;
   uint32_t arena_pages = 0;
+  std::optional<MemoryPlanInput::Draft> draft = {};
 };
 
 // The plan of an engine, the same for all ranks of a model, whose largest part it has room for;

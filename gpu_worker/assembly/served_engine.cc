@@ -1,6 +1,7 @@
 #include "gpu_worker/assembly/served_engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "common/config/socket_dir.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/default_sampling.h"
+#include "gpu_worker/assembly/draft_model_source.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/engine_plan.h"
 #include "gpu_worker/assembly/model_source.h"
@@ -163,6 +165,7 @@ class LoadedEngine final : public ServedEngine {
   absl::Status PlanAndAttach();
   absl::StatusOr<PlannedMemory> MemoryOfAll();
   absl::Status OpenTrace();
+  absl::Status OpenDraftModel();
   absl::Status StartEngine(ModelWeights weights);
   absl::Status JoinRanks(BlockCache* cache);
   absl::StatusOr<EngineParts> Assemble();
@@ -176,6 +179,7 @@ class LoadedEngine final : public ServedEngine {
   ComputeBackend backend_;
   const WaveIndexSettings settings_;
   std::unique_ptr<ModelSource> source_;
+  std::optional<DraftModelSource> draft_source_;  // none: there is no draft model
   std::unique_ptr<ChatTemplate> chat_template_;
   ServedModel model_;
   MemoryPlan plan_;
@@ -183,6 +187,7 @@ class LoadedEngine final : public ServedEngine {
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Stream> background_;
   std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<Transformer> draft_model_;  // null: there is none
   std::unique_ptr<StoreLink> link_;
   std::unique_ptr<LinkedSegmentStore> store_;
   std::unique_ptr<JointSegmentStore> joint_store_;  // null: there are no other ranks
@@ -212,6 +217,12 @@ absl::Status LoadedEngine::OpenTrace() {
   return absl::OkStatus();
 }
 
+absl::Status LoadedEngine::OpenDraftModel() {
+  if (options_.draft_model_folder.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(draft_source_, DraftModelSource::Open(options_, *source_, backend_));
+  return absl::OkStatus();
+}
+
 absl::Status LoadedEngine::Load() {
   RETURN_IF_ERROR(OpenTrace());
   ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
@@ -219,6 +230,7 @@ absl::Status LoadedEngine::Load() {
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
   chat_template_ = std::make_unique<ChatTemplate>(std::move(chat_template));
   RETURN_IF_ERROR(CheckWeightForm(source_->config(), backend_.needs));
+  RETURN_IF_ERROR(OpenDraftModel());
   ASSIGN_OR_RETURN(const size_t weight_bytes,
                    source_->WeightBytesOf(ParallelOf(options_), backend_.needs));
   if (weight_bytes > AvailableBytes(backend_, options_)) {
@@ -233,6 +245,10 @@ absl::Status LoadedEngine::Load() {
       source_->Load(
           *backend_.device, backend_.ops->model(), backend_.weight_source, backend_.kv_format,
           [&](size_t done, size_t total) { progress.Note(done, total); }, ParallelOf(options_)));
+  if (draft_source_.has_value()) {
+    notifier_.Progress(absl::StrCat("loading ", draft_source_->name()), kLongestStep);
+    RETURN_IF_ERROR(draft_source_->LoadWeights(backend_));
+  }
   model_.subject =
       RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
   RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
@@ -259,6 +275,11 @@ absl::StatusOr<PlannedMemory> LoadedEngine::MemoryOfAll() {
   PlannedMemory memory{.available_bytes = AvailableBytes(backend_, options_),
                        .weight_bytes = std::max(
                            of_files, backend_.device->allocated_bytes(MemoryPurpose::kWeights))};
+  if (draft_source_.has_value()) {
+    memory.weight_bytes =
+        std::max(of_files, memory.weight_bytes - draft_source_->allocated_bytes());
+    ASSIGN_OR_RETURN(memory.draft, draft_source_->ToPlan(backend_));
+  }
   if (ranks_ == nullptr) return memory;
   notifier_.Progress("waiting for the other ranks", kLongestStep);
   const std::string agreed = AgreedSettings(source_->config(), source_->WeightBytes(backend_.needs),
@@ -305,6 +326,7 @@ absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
                                       .compute = compute_.get(),
                                       .background = background_.get(),
                                       .model = transformer_.get(),
+                                      .draft_model = draft_model_.get(),
                                       .tokenizer = &source_->tokenizer(),
                                       .store = store(),
                                       .arena = link_->arena(),
@@ -331,7 +353,13 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                                         .max_positions = plan_.max_model_len,
                                         .parallel = ParallelOf(options_),
                                         .progress = {}}));
+  if (plan_.draft.has_value()) {
+    ASSIGN_OR_RETURN(draft_model_, draft_source_->TakeModel(backend_, *plan_.draft));
+  }
   ASSIGN_OR_RETURN(EngineParts parts, Assemble());
+  if (parts.executor.draft_model != nullptr) {
+    RETURN_IF_ERROR(parts.executor.draft_model->WarmUp());
+  }
   RETURN_IF_ERROR(JoinRanks(parts.executor.cache.get()));
   ASSIGN_OR_RETURN(
       engine_,

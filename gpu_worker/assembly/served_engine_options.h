@@ -15,6 +15,7 @@ namespace retroinfer {
 
 struct ServedEngineOptions {
   std::string model_folder;          // or a file in GGUF
+  std::string draft_model_folder;    // the same, of a small model that drafts; empty: none
   std::string load_format = "auto";  // "auto": the folder's weights; "dummy": random ones
   std::string
       model_shape;  // with "dummy": a name of model_shapes.h; empty: the folder's config.json

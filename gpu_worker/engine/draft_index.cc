@@ -92,4 +92,10 @@ void DraftIndex::Read(const Match& match, int64_t count, std::vector<int32_t>& d
   }
 }
 
+DraftSource DraftIndex::SourceOf(const Match& match) const {
+  if (match.next < std::ssize(prompt_)) return DraftSource::kPrompt;
+  return match.next < std::ssize(prompt_) + std::ssize(prediction_) ? DraftSource::kPrediction
+                                                                    : DraftSource::kAnswer;
+}
+
 }  // namespace retroinfer

@@ -21,6 +21,8 @@
 #include <span>
 #include <vector>
 
+#include "gpu_worker/engine/draft_source.h"
+
 namespace retroinfer {
 
 class DraftIndex {
@@ -56,6 +58,11 @@ class DraftIndex {
   // prediction ends, the draft ends.
   void Read(const Match& match, int64_t count, std::vector<int32_t>& draft) const;
 
+  // Which of the texts the match is in.
+  DraftSource SourceOf(const Match& match) const;
+
+  std::span<const int32_t> prompt() const { return prompt_; }
+  std::span<const int32_t> answer() const { return answer_; }
   int64_t num_tokens() const {
     return std::ssize(prompt_) + std::ssize(prediction_) + std::ssize(answer_);
   }

@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/draft_tending.h"
 
 #include <cstdint>
+#include <vector>
 
 #include "gpu_worker/ops/model/sampling.h"
 
@@ -13,13 +14,16 @@ constexpr int64_t kIndexedAtATime = 8192;
 
 }  // namespace
 
-void TendDrafts(const LiveRequests& live) {
+void TendDrafts(const LiveRequests& live, DraftModel* model) {
   int64_t left = kIndexedAtATime;
+  std::vector<uint64_t> decoding;
   for (const auto& one : live) {
     if (one->phase != RequestPhase::kDecoding || !one->drafting.has_value()) continue;
     if (left > 0) left -= one->drafting->Index(left);
     one->drafting->Draft(kMaxSamplingAhead);
+    if (model != nullptr) decoding.push_back(one->sequence->id());
   }
+  if (model != nullptr) model->Keep(decoding);
 }
 
 }  // namespace retroinfer

@@ -1,7 +1,5 @@
 #include "gpu_worker/engine/drafting.h"
 
-#include <optional>
-
 namespace retroinfer {
 namespace {
 
@@ -16,6 +14,7 @@ size_t ClassOf(int64_t match_length) {
 }  // namespace
 
 void Drafting::Draft(int64_t most) {
+  if (model_.has_value()) model_->Clear();
   if (!is_new_ || !index_.is_whole()) return;
   is_new_ = false;
   draft_.clear();
@@ -24,11 +23,13 @@ void Drafting::Draft(int64_t most) {
   is_wrong_ = !match.has_value();
   if (is_wrong_) return;
   match_class_ = ClassOf(match->length);
+  source_ = index_.SourceOf(*match);
   index_.Read(*match, most, draft_);
 }
 
 void Drafting::Append(int32_t token) {
   index_.Append(token);
+  if (model_.has_value()) model_->Append(token);
   is_new_ = true;
   if (is_wrong_ || num_right_ == draft_.size()) return;
   is_wrong_ = draft_[num_right_] != token;

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/engine/draft_source.h"
 #include "gpu_worker/engine/generation.h"
 
 namespace retroinfer {
@@ -64,6 +65,9 @@ struct EngineStats {
   uint64_t memory_stalls = 0;  // times that a request stalled for lack of device memory
   uint64_t decode_steps = 0;
   uint64_t drafts_accepted = 0, drafts_rejected = 0;  // drafted tokens that steps have tried
+  // The same by DraftSource.
+  std::array<uint64_t, kNumDraftSources> accepted_by_source{}, rejected_by_source{};
+  uint64_t draft_model_steps = 0;
   // Busy time of the engine's thread: waiting for the device or for work is left out.
   double busy_seconds = 0;
   double decode_host_seconds = 0;  // busy time within decode steps, without masks

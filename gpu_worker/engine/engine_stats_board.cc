@@ -32,6 +32,9 @@ constexpr uint64_t EngineStats::*kCounters[] = {&EngineStats::prompt_tokens,
                                                 &EngineStats::store_reconnects,
                                                 &EngineStats::allocation_failures,
                                                 &EngineStats::decode_steps,
+                                                &EngineStats::drafts_accepted,
+                                                &EngineStats::drafts_rejected,
+                                                &EngineStats::draft_model_steps,
                                                 &EngineStats::decode_graphs_recorded,
                                                 &EngineStats::decode_graphs_launched};
 
@@ -87,6 +90,10 @@ EngineStats EngineStatsBoard::Read() const {
   absl::MutexLock lock(&mutex_);
   EngineStats stats = stats_;
   for (uint64_t EngineStats::*const counter : kCounters) stats.*counter -= zero_.*counter;
+  for (size_t source = 0; source < kNumDraftSources; ++source) {
+    stats.accepted_by_source[source] -= zero_.accepted_by_source[source];
+    stats.rejected_by_source[source] -= zero_.rejected_by_source[source];
+  }
   stats.busy_seconds -= zero_.busy_seconds;
   stats.decode_host_seconds -= zero_.decode_host_seconds;
   stats.decode_mask_seconds -= zero_.decode_mask_seconds;

@@ -7,6 +7,12 @@
 
 namespace retroinfer {
 
+DraftedText DraftedTextOf(const LiveRequest& live) {
+  return {.id = live.sequence->id(),
+          .prompt = live.drafting->prompt(),
+          .answer = live.drafting->answer()};
+}
+
 RequestCounts CountRequests(const LiveRequests& live) {
   RequestCounts counts;
   for (const auto& request : live) {

@@ -19,6 +19,7 @@
 #include "gpu_worker/engine/output_processor.h"
 #include "gpu_worker/engine/stop_tokens.h"
 #include "gpu_worker/executor/command_result.h"
+#include "gpu_worker/executor/draft_window.h"
 #include "gpu_worker/executor/sequence.h"
 #include "gpu_worker/scheduler/step_plan.h"
 
@@ -121,6 +122,9 @@ struct LiveRequest {
 };
 
 using LiveRequests = std::deque<std::unique_ptr<LiveRequest>>;  // in order of arrival
+
+// What a draft model is to follow. REQUIRES: live.drafting has a value.
+DraftedText DraftedTextOf(const LiveRequest& live);
 
 struct RequestCounts {
   int64_t running = 0;              // admitted

@@ -64,7 +64,8 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
                     .exchange = &exchange_,
                     .store = parts.store,
                     .tenants = &tenants_,
-                    .counters = &stats_.counters()}),
+                    .counters = &stats_.counters(),
+                    .draft_model = &draft_model_record_}),
       delivery_({.store = parts.store,
                  .exchange = &exchange_,
                  .carry_out =
@@ -305,7 +306,7 @@ void LocalEngine::Loop() {
 }
 
 bool LocalEngine::RunOnce() {
-  TendDrafts(live_);
+  TendDrafts(live_, executor_->parts().draft_model.get());
   const SchedulerInput& input =
       observation_.Observe(live_, cancel_all_, forget_costs_.exchange(false));
   TellExpectedWait(input);
@@ -370,6 +371,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->takes_in_order = sequence.policy->TakesInOrder(kv);
   if (options_.drafts && request.drafts && !IsScoring(request)) {
     live->drafting.emplace(kv.prompt, request.prediction);
+    if (executor_->parts().draft_model != nullptr) live->drafting->AddModel(draft_model_record_);
   }
   live_.push_back(std::move(live));
 }
@@ -414,6 +416,7 @@ void LocalEngine::UpdateStats() {
   EngineStats& counters = stats_.counters();
   const Executor::Counters done = executor_->counters();
   counters.decode_steps = done.decode_steps;
+  counters.draft_model_steps = done.draft_steps;
   counters.decode_host_seconds = static_cast<double>(done.step.host_ns) * 1e-9;
   counters.decode_mask_seconds = static_cast<double>(done.step.mask_ns) * 1e-9;
   counters.decode_graphs_recorded = done.step.graphs.recorded;

@@ -145,6 +145,8 @@ class LocalEngine final : public Engine {
   uint64_t next_sequence_id_ = 1;
   bool background_is_urgent_ = false;
 
+  DraftModelRecord draft_model_record_;
+
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;
   std::atomic<bool> start_counting_ = false;

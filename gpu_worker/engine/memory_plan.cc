@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
+#include "common/status/status_macros.h"
 #include "gpu_worker/attention/policy_table.h"
 #include "gpu_worker/executor/decode_step.h"
 #include "gpu_worker/executor/prefill_lane.h"
@@ -31,6 +32,8 @@ constexpr uint64_t kSlotsMax = DataPlane::kLogCapacityMax / 4 * 3;
 // Page-locked memory is nobody else's: for windows of suspended requests no more than this,
 // unless more is asked for.
 constexpr size_t kSuspendedBytes = size_t{2} << 30;
+
+constexpr std::string_view kDraftModel = "draft model";
 
 std::string Gib(size_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -85,6 +88,11 @@ std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const Me
                                .backend = backend};
   for (const PolicyEntry& entry : PolicyTable()) {
     components.push_back({PolicyName(entry.kind), entry.memory(limits)});
+  }
+  if (plan.draft.has_value()) {
+    components.push_back(
+        {kDraftModel, DraftModel::MemoryOf(input.draft->model, backend, *plan.draft) +
+                          MemoryNeed(MemoryPurpose::kWeights, input.draft->weight_bytes)});
   }
   return components;
 }
@@ -255,6 +263,11 @@ std::string MemoryPlan::ToString() const {
                     geometry.num_window_layers, " window layers of ", geometry.window_tokens,
                     " tokens");
   }
+  if (draft.has_value()) {
+    const auto of_draft = std::ranges::find(components, kDraftModel, &ComponentMemory::name);
+    absl::StrAppend(&text, "; of all that ", Gib(of_draft->need.total()), " for the draft model (",
+                    draft->max_texts, " texts of ", draft->window_tokens, " tokens)");
+  }
   if (suspended_blocks > 0) {
     absl::StrAppend(&text, "; host memory for preempted requests ", Gib(suspended_bytes()));
   }
@@ -281,6 +294,10 @@ int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages) {
 
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   MemoryPlan plan = FixedSizes(input);
+  if (input.draft.has_value()) {
+    ASSIGN_OR_RETURN(plan.draft, DraftModel::SizesFor(input.draft->model, input.model.vocab_size,
+                                                      input.max_model_len, input.max_batch));
+  }
   AddUp(input, plan);
   const DenseDemand demand = DenseDemandOf(input);
   const size_t fixed = plan.total_bytes();

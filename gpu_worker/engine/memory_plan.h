@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "common/kv/kv_geometry.h"
 #include "common/kv/kv_head_range.h"
 #include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/executor/draft_model.h"
 #include "gpu_worker/kv/attention_settings.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
@@ -57,6 +59,13 @@ struct MemoryPlanInput {
 
   KvHeadRange heads;  // of the arena's KV heads, that `model` has
 
+  // A small model that drafts (executor/draft_model.h), beside it in the same memory.
+  struct Draft {
+    ModelConfig model;
+    size_t weight_bytes = 0;  // as the other model's
+  };
+  std::optional<Draft> draft;
+
   KvGeometry geometry() const { return model.geometry(kv_format); }
 };
 
@@ -84,6 +93,7 @@ struct MemoryPlan {
   int32_t max_batch = 0;
   int32_t max_sequences = 0;                // that hold memory at a time
   int32_t max_open_segments = 0;            // under construction at a time
+  std::optional<DraftModel::Sizes> draft;   // none: there is no draft model
   PolicyCapacities capacity_tokens;         // largest context of each policy
   std::vector<ComponentMemory> components;  // all but the weights
   MemoryNeed need;                          // the sum of these, and the weights
@@ -119,7 +129,7 @@ int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);
 // context of dense_below where that is more; without owns_memory only as far as bytes are not used.
 //
 // Returns RESOURCE_EXHAUSTED, with what is needed, what there is and what to change, if the weights
-// and one sequence do not fit.
+// and one sequence do not fit; as DraftModel::SizesFor.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input);
 
 }  // namespace retroinfer

@@ -68,6 +68,9 @@ const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts
   input_.free_table_rows = memory.table_rows().num_free();
   const SuspendedKv* const suspended = executor_.parts().suspended.get();
   input_.free_suspended_blocks = suspended == nullptr ? 0 : suspended->num_free();
+  DraftModel* const draft_model = executor_.parts().draft_model.get();
+  input_.draft_untried = sources_.draft_model->untried;
+  input_.draft_reading = draft_model == nullptr ? 0 : draft_model->reading();
   input_.seconds_in_flight = clock.seconds_in_flight();
   input_.free_passes = static_cast<int64_t>(clock.free());
   const TenantDirectory& tenants = *sources_.tenants;
@@ -198,6 +201,21 @@ absl::Status Observation::DescribeProgress(LiveRequest& live, const LiveRequests
   }
 }
 
+// What the draft model could add to the request's next step.
+void Observation::DescribeModel(LiveRequest& live, int64_t most_more,
+                                RequestDescription& description) const {
+  ModelDrafting* const drafting = live.drafting->model();
+  DraftModel* const draft_model = executor_.parts().draft_model.get();
+  if (drafting == nullptr || draft_model == nullptr) return;
+  const DraftModel::State state = draft_model->StateOf(DraftedTextOf(live));
+  if (!state.has_room) return;
+  description.by_model = {.rows = std::min({DraftModel::kMostDrafted, most_more,
+                                            std::max<int64_t>(1, description.tokens_left) - 1}),
+                          .chance = drafting->chance(),
+                          .unread = state.unread,
+                          .behind = state.behind};
+}
+
 // Whether a decoding request can take part in a step, and what suspending it would take.
 absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription& description) {
   Sequence& sequence = *live.sequence;
@@ -211,6 +229,7 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
     description.more_rows = std::min({std::ssize(live.drafting->draft()), most_more,
                                       std::max<int64_t>(1, description.tokens_left) - 1});
     description.draft_chance = live.drafting->chance();
+    DescribeModel(live, most_more, description);
   }
   if (executor_.parts().suspended != nullptr) {
     ASSIGN_OR_RETURN(description.can_suspend, policy.CanSuspend(sequence.kv));

@@ -27,6 +27,7 @@ class Observation {
     const SegmentStore* store = nullptr;
     TenantDirectory* tenants = nullptr;
     EngineStats* counters = nullptr;  // counts memory_stalls
+    const DraftModelRecord* draft_model = nullptr;
   };
   explicit Observation(const Sources& sources);
 
@@ -42,6 +43,7 @@ class Observation {
   void DescribeMemory(LiveRequest& live, RequestDescription& description);
   absl::Status DescribeProgress(LiveRequest& live, const LiveRequests& all,
                                 RequestDescription& description);
+  void DescribeModel(LiveRequest& live, int64_t most_more, RequestDescription& description) const;
   absl::Status DescribeDecoding(LiveRequest& live, RequestDescription& description);
 
   const Sources sources_;

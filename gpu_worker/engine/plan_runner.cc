@@ -67,6 +67,7 @@ void PlanRunner::CarryOut(const StepPlan& plan) {
   ChangeMemory(plan);
   ReadPrompts(plan);
   FinishPrompts(plan);
+  RunDraftModel(plan);
   RunDecodeStep(plan);
   delivery_.Flush();
 }
@@ -340,11 +341,49 @@ void PlanRunner::Finished(LiveRequest& live) {
 
 // --- Decode steps
 
+// Without its guesses everything goes on as before, a token a step.
+void PlanRunner::DraftModelFailed(const absl::Status& status) {
+  spdlog::error("the draft model is given up: {}", status.ToString());
+  executor_.DropDraftModel();
+}
+
+void PlanRunner::RunDraftModel(const StepPlan& plan) {
+  if (executor_.parts().draft_model == nullptr) return;
+  std::vector<DraftModel::Ask> asks;
+  Requests requests;
+  for (const StepPlan::Draft& draft : plan.drafts) {
+    LiveRequest* const live = FindIn(RequestPhase::kDecoding, draft.id);
+    if (live == nullptr) continue;
+    asks.push_back({.text = DraftedTextOf(*live), .count = draft.count});
+    requests.push_back(live);
+  }
+  if (!asks.empty()) {
+    absl::StatusOr<std::vector<std::vector<int32_t>>> drafts = executor_.Draft(asks);
+    if (!drafts.ok()) return DraftModelFailed(drafts.status());
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i]->drafting->model()->Take(std::move((*drafts)[i]));
+    }
+  }
+  for (const StepPlan::DraftRead& read : plan.draft_reads) {
+    const LiveRequest* const live = FindIn(RequestPhase::kDecoding, read.id);
+    if (live == nullptr) continue;
+    const absl::Status status = executor_.ReadForDrafts(DraftedTextOf(*live), read.rows);
+    if (!status.ok()) return DraftModelFailed(status);
+  }
+}
+
+bool PlanRunner::LacksDraft(LiveRequest& live, const StepPlan& plan) const {
+  if (plan.drafts.empty() || live.forced.has_value()) return false;
+  const auto ahead = std::ranges::count(batch_, &live);
+  return ahead > 0 && ahead > std::ssize(live.drafting->tried());
+}
+
 void PlanRunner::RunDecodeStep(const StepPlan& plan) {
   batch_.clear();
   for (const uint64_t id : plan.decode) {
     LiveRequest* const live = FindIn(RequestPhase::kDecoding, id);
     if (live == nullptr || live->demand.FreeTokens(live->sequence->length()) <= 0) continue;
+    if (LacksDraft(*live, plan)) continue;
     batch_.push_back(live);
   }
   if (batch_.empty()) return;
@@ -382,8 +421,8 @@ StepCommand::Row PlanRunner::RowOf(const LiveRequest& live, int64_t ahead) {
     row.token = live.forced->Fed(ahead);
     row.target = live.forced->Told(ahead);
   } else if (ahead > 0) {
-    RI_CHECK(live.drafting.has_value() && ahead <= std::ssize(live.drafting->draft()));
-    row.token = live.drafting->draft()[static_cast<size_t>(ahead) - 1];
+    RI_CHECK(live.drafting.has_value() && ahead <= std::ssize(live.drafting->tried()));
+    row.token = live.drafting->tried()[static_cast<size_t>(ahead) - 1];
   }
   return row;
 }
@@ -394,6 +433,8 @@ void PlanRunner::TakeRow(LiveRequest& live, const CommandResult::Row& row, bool 
     const bool is_accepted = !row.is_rejected && live.phase == RequestPhase::kDecoding;
     ++(is_accepted ? live.drafts_accepted : live.drafts_rejected);
     ++(is_accepted ? counters_.drafts_accepted : counters_.drafts_rejected);
+    const auto source = static_cast<size_t>(live.drafting->source());
+    ++(is_accepted ? counters_.accepted_by_source : counters_.rejected_by_source)[source];
   }
   if (row.is_rejected) return;
   live.kv_bytes_read += row.bytes.read;

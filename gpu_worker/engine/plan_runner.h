@@ -55,6 +55,8 @@ class PlanRunner {
   void ChangeMemory(const StepPlan& plan);
   void ReadPrompts(const StepPlan& plan);
   void FinishPrompts(const StepPlan& plan);
+  // What the draft model does before the step. It is no command: no sequence is changed by it.
+  void RunDraftModel(const StepPlan& plan);
   void RunDecodeStep(const StepPlan& plan);
 
   void CarryOutEnding(const StepPlan::Ending& ending);
@@ -71,6 +73,9 @@ class PlanRunner {
   void TakeReadParts();
   void TakeFirstTokens();
   void Finished(LiveRequest& live);
+  // Whether a row of the plan feeds a draft that was not made: the draft model said nothing more.
+  bool LacksDraft(LiveRequest& live, const StepPlan& plan) const;
+  void DraftModelFailed(const absl::Status& status);
   // The row that feeds the request's token `ahead` of the next one.
   static StepCommand::Row RowOf(const LiveRequest& live, int64_t ahead);
   // `is_more`: the row is not the request's first one of the step.

@@ -43,7 +43,10 @@ absl::Status Executor::CreateWorkspaces(const CostModel& costs) {
 }
 
 Executor::Counters Executor::counters() const {
-  Counters counters{.decode_steps = num_steps_, .step = decode_step_->counters(), .prefill = {}};
+  Counters counters{.decode_steps = num_steps_,
+                    .draft_steps = num_draft_steps_,
+                    .step = decode_step_->counters(),
+                    .prefill = {}};
   for (const auto& lane : lanes_) {
     counters.prefill.staged_bytes += lane->counters().staged_bytes;
     counters.prefill.shared_bytes += lane->counters().shared_bytes;
@@ -163,6 +166,33 @@ absl::StatusOr<std::span<const StepResult>> Executor::Step(std::span<const StepR
   ASSIGN_OR_RETURN(const std::span<const StepResult> results, decode_step_->Run(rows));
   clock_->Synchronized(work);
   return results;
+}
+
+// --- Drafts of a small model
+
+absl::Status Executor::ReadForDrafts(const DraftedText& text, int64_t rows) {
+  if (clock_->free() == 0) return absl::OkStatus();
+  const int64_t before = parts_.draft_model->StateOf(text).unread;
+  clock_->Begin();
+  RETURN_IF_ERROR(parts_.draft_model->Read(text, rows));
+  const int64_t after = parts_.draft_model->StateOf(text).unread;
+  return clock_->Enqueued(
+      {.draft_reads = static_cast<double>(std::max<int64_t>(1, before - after))});
+}
+
+// Steps of a number of rows that is new take longer than they will: what they took says nothing.
+absl::StatusOr<std::vector<std::vector<int32_t>>> Executor::Draft(
+    std::span<const DraftModel::Ask> asks) {
+  clock_->Begin();
+  ASSIGN_OR_RETURN(DraftModel::Drafts drafts, parts_.draft_model->Draft(asks));
+  num_draft_steps_ += static_cast<uint64_t>(drafts.num_steps);
+  if (drafts.is_settled) {
+    clock_->Synchronized({.draft_steps = static_cast<double>(drafts.num_steps),
+                          .draft_rows = static_cast<double>(drafts.num_rows)});
+  } else {
+    clock_->Forget();
+  }
+  return std::move(drafts.tokens);
 }
 
 // --- Suspension

@@ -21,6 +21,7 @@
 #include "common/log/log_rate_limiter.h"
 #include "gpu_worker/attention/policy_table.h"
 #include "gpu_worker/executor/decode_step.h"
+#include "gpu_worker/executor/draft_model.h"
 #include "gpu_worker/executor/prefill_lane.h"
 #include "gpu_worker/executor/sampler.h"
 #include "gpu_worker/executor/sequence.h"
@@ -47,6 +48,7 @@ struct ExecutorParts {
   std::unique_ptr<SequenceSegments> segments;
   std::shared_ptr<void> decoration;  // what decorated policies need
   PolicySet policies;
+  std::unique_ptr<DraftModel> draft_model;  // null: there is none
 };
 
 class Executor {
@@ -61,6 +63,7 @@ class Executor {
   // Sums since start.
   struct Counters {
     uint64_t decode_steps = 0;
+    uint64_t draft_steps = 0;  // of the draft model
     DecodeStep::Counters step;
     PrefillLane::Counters prefill;  // of all lanes
   };
@@ -123,6 +126,15 @@ class Executor {
   // One decode step (DecodeStep::Run), and waits for the device.
   absl::StatusOr<std::span<const StepResult>> Step(std::span<const StepRow> rows);
 
+  // --- Drafts of a small model. REQUIRES: there is a DraftModel. They change no sequence.
+
+  // DraftModel::Read(), if more work can be on its way to the device; else nothing is done.
+  absl::Status ReadForDrafts(const DraftedText& text, int64_t rows);
+  // The draft model is given up, with its memory.
+  void DropDraftModel() { parts_.draft_model.reset(); }
+  // DraftModel::Draft().
+  absl::StatusOr<std::vector<std::vector<int32_t>>> Draft(std::span<const DraftModel::Ask> asks);
+
   // --- Suspension. REQUIRES: there is a SuspendedKv.
 
   // Begins to copy what the sequence's dense blocks hold to the host.
@@ -166,6 +178,7 @@ class Executor {
   std::vector<std::vector<Sequence*>> members_;  // by lane; of BeginGroup()
   std::optional<WorkClock> clock_;
   uint64_t num_steps_ = 0;
+  uint64_t num_draft_steps_ = 0;
   // What fails in one round often fails in all of them, thousands a second.
   common::LogRateLimiter cache_log_{absl::Seconds(1)};
   common::LogRateLimiter device_log_{absl::Seconds(1)};

@@ -10,10 +10,20 @@
 namespace retroinfer {
 namespace {
 
-constexpr std::array<const char*, Work::kParts> kNames = {
-    "steps",          "rows of steps", "tokens of their context",      "passes",
-    "rows of passes", "depth",         "tokens from the cache",        "rows measured",
-    "reach",          "sparse depth",  "seconds beside the background"};
+constexpr std::array<const char*, Work::kParts> kNames = {"steps",
+                                                          "rows of steps",
+                                                          "tokens of their context",
+                                                          "passes",
+                                                          "rows of passes",
+                                                          "depth",
+                                                          "tokens from the cache",
+                                                          "rows measured",
+                                                          "reach",
+                                                          "sparse depth",
+                                                          "steps of the draft model",
+                                                          "rows of these",
+                                                          "rows that it reads",
+                                                          "seconds beside the background"};
 
 }  // namespace
 

@@ -44,6 +44,12 @@ void WorkClock::Synchronized(const Work& work) {
   is_running_ = false;
 }
 
+void WorkClock::Forget() {
+  in_flight_.clear();
+  done_ = {};
+  is_running_ = false;
+}
+
 absl::Status WorkClock::Poll() {
   while (!in_flight_.empty()) {
     ASSIGN_OR_RETURN(const bool is_done, device_->IsDone(*events_[in_flight_.front().event]));
@@ -60,7 +66,7 @@ absl::Status WorkClock::Poll() {
 
 void WorkClock::Measure(int64_t now_ns) {
   // If somebody has set the wall clock, the difference is no measurement.
-  if (is_running_ && now_ns > begun_ns_ && done_.passes + done_.steps > 0) {
+  if (is_running_ && now_ns > begun_ns_ && !done_.empty()) {
     const double seconds = static_cast<double>(now_ns - begun_ns_) * 1e-9;
     log_.Add(*costs_, done_, seconds, absl::FromUnixNanos(now_ns));
     measured_.push_back({done_, seconds});

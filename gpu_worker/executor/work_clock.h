@@ -34,6 +34,8 @@ class WorkClock {
   absl::Status Enqueued(const Work& work);
   // The host has waited until the device had done all work, `work` last.
   void Synchronized(const Work& work);
+  // The host has waited until the device had done all work, whose time is no measurement.
+  void Forget();
   // Asks the device which work is done.
   absl::Status Poll();
 

@@ -11,9 +11,10 @@
 namespace retroinfer {
 namespace {
 
-// A GPU of 2023 with a model of 8 billion parameters. Only their relation matters.
-constexpr std::array<double, Work::kParts> kGuess = {5e-3, 2e-4, 2e-8, 1e-4,  7e-7, 1e-11,
-                                                     1e-9, 2e-5, 5e-9, 3e-12, 0.3};
+// A GPU of 2023 with a model of 8 billion parameters, and one of half a billion that drafts. Only
+// their relation matters.
+constexpr std::array<double, Work::kParts> kGuess = {5e-3, 2e-4, 2e-8,  1e-4, 7e-7, 1e-11, 1e-9,
+                                                     2e-5, 5e-9, 3e-12, 1e-3, 2e-5, 7e-8,  0.3};
 constexpr size_t kBesideClustering = Work::kParts - 1;  // a share of other costs, not a time
 constexpr double kMemory = 0.99;     // weight of an observation, one observation later
 constexpr double kLeastTaken = 0.2;  // share of the expected seconds: fewer count as this

@@ -97,6 +97,14 @@ struct RequestDescription {
   int64_t more_rows = 0;
   // Of drafted ones, above 0: the chance that one is right if those before it are.
   double draft_chance = 0;
+  // kDecoding: what a draft model can add (executor/draft_model.h).
+  struct ByModel {
+    int64_t rows = 0;    // tokens that it may draft for the next step; 0: none
+    double chance = 0;   // that one is right if those before it are
+    int64_t unread = 0;  // rows of its layers that it has to read before
+    int64_t behind = 0;  // tokens that it is fed before it drafts, beside the newest
+  };
+  ByModel by_model;
   // The request measures given tokens (scoring): its client waits for their end, not for each one.
   bool measures_given = false;
 
@@ -176,6 +184,8 @@ struct SchedulerInput {
   int64_t free_meta_blocks = 0;
   int64_t free_table_rows = 0;
   int64_t free_suspended_blocks = 0;  // host blocks for the KV of suspended requests
+  int64_t draft_untried = 0;          // tokens generated since the draft model was asked last
+  uint64_t draft_reading = 0;         // the request whose text the draft model reads; 0: none
   double seconds_in_flight = 0;       // estimate for the passes that the device has yet to finish
   int64_t free_passes = 0;            // passes that may be enqueued now
 };
@@ -220,6 +230,19 @@ struct StepPlan {
     friend bool operator==(const Measure&, const Measure&) = default;
   };
 
+  // Tokens that the draft model drafts before the step, of requests whose further rows these are.
+  struct Draft {
+    uint64_t id = 0;
+    int64_t count = 0;
+    friend bool operator==(const Draft&, const Draft&) = default;
+  };
+  // Rows of its layers for which the draft model reads a request's text: a part of what it has to.
+  struct DraftRead {
+    uint64_t id = 0;
+    int64_t rows = 0;
+    friend bool operator==(const DraftRead&, const DraftRead&) = default;
+  };
+
   // Lists of ids, in the order in which the lists are carried out.
   std::vector<uint64_t> let_go;    // ended requests: their memory comes free
   std::vector<Ending> end;         // requests that end now
@@ -243,7 +266,9 @@ struct StepPlan {
   // is left out.
   std::vector<uint64_t> decode;
   std::vector<uint64_t> go_live;  // requests of `decode` whose next segment is attended from now on
-  Work step;                      // estimate of the decode step
+  std::vector<Draft> drafts;
+  std::vector<DraftRead> draft_reads;  // at most one
+  Work step;                           // estimate of the decode step, with these drafts
 
   bool empty() const {
     return let_go.empty() && end.empty() && grant.empty() && put_back.empty() && leave.empty() &&
@@ -256,7 +281,7 @@ struct StepPlan {
            a.suspend == b.suspend && a.grow == b.grow && a.resume == b.resume &&
            a.admit == b.admit && a.ask == b.ask && a.begin == b.begin && a.passes == b.passes &&
            a.measure == b.measure && a.finish == b.finish && a.decode == b.decode &&
-           a.go_live == b.go_live;
+           a.go_live == b.go_live && a.drafts == b.drafts && a.draft_reads == b.draft_reads;
   }
 };
 

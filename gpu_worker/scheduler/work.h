@@ -22,24 +22,26 @@ struct Work {
   // Tokens that the last row of a prompt attends to, summed over the prompts of a pass: ten rows of
   // a long context take more than a hundredth of the time of a thousand.
   double pass_reach = 0;
+  // Of the draft model: steps, their rows, and rows of its layers that read texts.
+  double draft_steps = 0;
+  double draft_rows = 0;
+  double draft_reads = 0;
   // Expected seconds of this work, if index construction runs concurrently on the device; else 0. A
   // term of the regression: its cost is the share of time that construction takes away.
   double seconds_beside_clustering = 0;
 
-  static constexpr size_t kParts = 11;
+  static constexpr size_t kParts = 14;
   std::array<double, kParts> Parts() const {
-    return {steps,
-            step_rows,
-            step_context,
-            passes,
-            pass_rows,
-            pass_depth,
-            cached,
-            measured_rows,
-            pass_reach,
-            sparse_depth,
-            seconds_beside_clustering};
+    return {steps,        step_rows,
+            step_context, passes,
+            pass_rows,    pass_depth,
+            cached,       measured_rows,
+            pass_reach,   sparse_depth,
+            draft_steps,  draft_rows,
+            draft_reads,  seconds_beside_clustering};
   }
+  // Whether there is nothing whose time could be measured.
+  bool empty() const { return passes + steps + draft_steps + draft_reads == 0; }
   Work& operator+=(const Work& other) {
     steps += other.steps;
     step_rows += other.step_rows;
@@ -51,6 +53,9 @@ struct Work {
     measured_rows += other.measured_rows;
     sparse_depth += other.sparse_depth;
     pass_reach += other.pass_reach;
+    draft_steps += other.draft_steps;
+    draft_rows += other.draft_rows;
+    draft_reads += other.draft_reads;
     seconds_beside_clustering += other.seconds_beside_clustering;
     return *this;
   }

@@ -46,11 +46,8 @@ constexpr CounterField kCounters[] = {
      "Rows of layers not computed again because prompts that share them were read together",
      &EngineStats::prefill_rows_shared},
     {"decode_steps_total", "Decode steps, of all requests together", &EngineStats::decode_steps},
-    {"accepted_draft_tokens_total",
-     "Drafted tokens that steps have tried and that were drawn: tokens without a step of their own",
-     &EngineStats::drafts_accepted},
-    {"rejected_draft_tokens_total", "Drafted tokens that steps have tried and that were not drawn",
-     &EngineStats::drafts_rejected},
+    {"draft_model_steps_total", "Steps of the draft model, of all requests together",
+     &EngineStats::draft_model_steps},
     {"decode_graphs_recorded_total", "Shapes of decode steps recorded, to be launched as a whole",
      &EngineStats::decode_graphs_recorded},
     {"decode_graphs_launched_total", "Decode steps launched as a whole",
@@ -153,6 +150,16 @@ class EngineMonitor::Exporter {
           &metrics.Gauge("device_memory_bytes", "Memory allocated on the device, by purpose",
                          {{"purpose", std::string(purpose)}});
     }
+    for (size_t i = 0; i < kNumDraftSources; ++i) {
+      const std::string source(DraftSourceName(static_cast<DraftSource>(i)));
+      accepted_[i] = &metrics.Counter("accepted_draft_tokens_total",
+                                      "Drafted tokens that steps have tried and that were drawn: "
+                                      "tokens without a step of their own",
+                                      {{"source", source}});
+      rejected_[i] = &metrics.Counter(
+          "rejected_draft_tokens_total",
+          "Drafted tokens that steps have tried and that were not drawn", {{"source", source}});
+    }
     host_seconds_ = &metrics.Counter(
         "decode_host_seconds_total",
         "Time of the engine's thread in decode steps, without waiting for the device");
@@ -193,6 +200,12 @@ class EngineMonitor::Exporter {
     for (size_t i = 0; i < device_memory_.size(); ++i) {
       device_memory_[i]->Set(static_cast<double>(stats.device_memory_bytes[i]));
     }
+    for (size_t i = 0; i < kNumDraftSources; ++i) {
+      accepted_[i]->Increment(
+          static_cast<double>(stats.accepted_by_source[i] - exported_.accepted_by_source[i]));
+      rejected_[i]->Increment(
+          static_cast<double>(stats.rejected_by_source[i] - exported_.rejected_by_source[i]));
+    }
     host_seconds_->Increment(stats.decode_host_seconds - exported_.decode_host_seconds);
     mask_seconds_->Increment(stats.decode_mask_seconds - exported_.decode_mask_seconds);
     busy_seconds_->Increment(stats.busy_seconds - exported_.busy_seconds);
@@ -210,6 +223,7 @@ class EngineMonitor::Exporter {
   std::vector<prometheus::Counter*> counters_;  // in the order of kCounters
   std::vector<prometheus::Gauge*> gauges_;      // in the order of kGauges
   std::array<prometheus::Gauge*, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_;
+  std::array<prometheus::Counter*, kNumDraftSources> accepted_, rejected_;
   prometheus::Counter* host_seconds_;
   prometheus::Counter* mask_seconds_;
   prometheus::Counter* busy_seconds_;

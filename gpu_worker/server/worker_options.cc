@@ -34,6 +34,10 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
          "Model folder (Hugging Face layout: config.json, safetensors, tokenizer.json), or a GGUF "
          "file (of a split one, any part)")
       ->group(kModelGroup);
+  app.add_option("--draft-model", options->draft_model_folder,
+                 "Folder or file of a small model with the same tokens, which guesses what comes "
+                 "next where prompt and answer do not say: with --speculation auto; default: none")
+      ->group(kModelGroup);
   app.add_option("--served-model-name", options->served_model_name,
                  "Name that GetModelInfo gives; default: the folder's or the file's")
       ->group(kModelGroup);
@@ -320,6 +324,9 @@ absl::Status CheckRankOptions(const WorkerOptions& options) {
     return absl::InvalidArgumentError("--rank-timeout is 0: an answer takes some time");
   }
   if (options.num_ranks == 1) return absl::OkStatus();
+  if (!options.draft_model_folder.empty()) {
+    return absl::InvalidArgumentError("--draft-model is for one rank: leave --tensor-parallel out");
+  }
   if (!options.record_trace_file.empty()) {
     return absl::InvalidArgumentError(
         "--record-trace would record the part of rank 0 alone: leave --tensor-parallel out");
@@ -329,6 +336,10 @@ absl::Status CheckRankOptions(const WorkerOptions& options) {
 
 // Checks what options say of each other about the model.
 absl::Status CheckModelOptions(const WorkerOptions& options) {
+  if (!options.draft_model_folder.empty() && options.speculation != "auto") {
+    return absl::InvalidArgumentError(
+        "--draft-model makes drafts for steps that try some: add --speculation auto");
+  }
   if (!options.rope_scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(options.rope_scaling));
   if (options.load_format == "dummy") {
     if (!options.model_folder.empty() || !options.model_shape.empty()) return absl::OkStatus();

@@ -127,6 +127,11 @@ std::vector<PrefillProgress> CollectingSink::progress() const {
 
 namespace {
 
+std::optional<MemoryPlanInput::Draft> DraftOf(const InProcessWorkerOptions& options) {
+  if (options.draft_folder.empty()) return std::nullopt;
+  return MemoryPlanInput::Draft{.model = OrDie(LoadModelConfig(options.draft_folder.string()))};
+}
+
 // As StoredModel::OpenWeights of a folder.
 Checkpoint OpenWeights(const std::string& folder, const ModelConfig& config) {
   Checkpoint checkpoint = OrDie(Checkpoint::Open(folder));
@@ -160,6 +165,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
   constexpr int64_t kPrefillRows = 256;
+  const std::optional<MemoryPlanInput::Draft> draft = DraftOf(options);
   const MemoryPlan plan =
       OrDie(PlanMemory({.model = config,
                         .kv_format = options.kv_format,
@@ -175,13 +181,15 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                         .dense_kv_bytes = options.dense_kv_bytes,
                         .block_cache_bytes = options.block_cache_bytes,
                         .preemption = options.preemption,
-                        .suspended_kv_bytes = options.suspended_kv_bytes}));
+                        .suspended_kv_bytes = options.suspended_kv_bytes,
+                        .draft = draft}));
   model_ = OrDie(Transformer::Load(device, *backend_->ops, config, checkpoint,
                                    {.max_prefill_rows = kPrefillRows,
                                     .max_decode_rows = options.max_batch,
                                     .max_positions = options.max_model_len,
                                     .weights = options.weights,
                                     .progress = {}}));
+  if (draft.has_value()) LoadDraftModel(options, draft->model, plan);
   store_ = std::make_unique<FakeSegmentStore>(geometry, arena_pages);
   const std::span<std::byte> data_plane =
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
@@ -192,6 +200,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                             .compute = backend_->stream.get(),
                                             .background = backend_->background.get(),
                                             .model = model_.get(),
+                                            .draft_model = draft_model_.get(),
                                             .tokenizer = tokenizer_.get(),
                                             .store = StoreFor(options),
                                             .arena = store_->arena(),
@@ -203,6 +212,13 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   } else {
     StartEngine(options, plan, std::move(parts));
   }
+}
+
+void InProcessWorker::LoadDraftModel(const InProcessWorkerOptions& options,
+                                     const ModelConfig& config, const MemoryPlan& plan) {
+  const Checkpoint checkpoint = OpenWeights(options.draft_folder.string(), config);
+  draft_model_ = OrDie(Transformer::Load(*backend_->device, *backend_->ops, config, checkpoint,
+                                         plan.draft->model_options()));
 }
 
 void InProcessWorker::StartEngine(const InProcessWorkerOptions& options, const MemoryPlan& plan,

@@ -41,6 +41,7 @@ struct InProcessWorkerOptions {
   bool preemption = false;
   bool reserves_all = false;            // LocalEngineOptions
   bool drafts = false;                  // LocalEngineOptions
+  std::filesystem::path draft_folder;   // a draft model; empty: none
   BlockChoice sparse = kSparsePrefill;  // LocalEngineOptions
   size_t suspended_kv_bytes = 0;        // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
@@ -121,6 +122,8 @@ class InProcessWorker {
   bool WaitUntilIdle(absl::Duration timeout = absl::Seconds(30));
 
  private:
+  void LoadDraftModel(const InProcessWorkerOptions& options, const ModelConfig& config,
+                      const MemoryPlan& plan);
   void StartEngine(const InProcessWorkerOptions& options, const MemoryPlan& plan,
                    EngineParts parts);
   void StartCommanded(const MemoryPlan& plan, EngineParts parts, Drawing drawing);
@@ -133,6 +136,7 @@ class InProcessWorker {
   std::unique_ptr<Tokenizer> tokenizer_;
   GenerationConfig generation_;
   std::unique_ptr<Transformer> model_;
+  std::unique_ptr<Transformer> draft_model_;
   std::unique_ptr<FakeSegmentStore> store_;
   std::unique_ptr<JointSegmentStore> joint_store_;
   WrittenSegments written_;  // the store of an executor that is commanded

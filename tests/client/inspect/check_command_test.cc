@@ -50,6 +50,19 @@ TEST(CheckCommand, PlansForAnIndexWithCodes) {
   EXPECT_THAT(result.out, HasSubstr(std::string(kModel) + " --index-dtype coded"));
 }
 
+TEST(CheckCommand, PlansForADraftModelBeside) {
+  const std::string draft = "--draft-model=" + std::string(kModel);
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=256MiB", draft});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("for the draft model (8 texts of 4096 tokens)"));
+  EXPECT_THAT(result.out, HasSubstr("--speculation auto --draft-model " + std::string(kModel)));
+  const CommandResult ranks =
+      RunCommand(CheckCommand, {"check", kModel, draft, "--tensor-parallel=2"});
+  EXPECT_EQ(ranks.exit_code, kExitFailed);
+  EXPECT_THAT(ranks.err, HasSubstr("--draft-model is for one rank"));
+}
+
 TEST(CheckCommand, PlansForEachOfSeveralRanks) {
   const std::vector<std::string> arguments = {"check", kModel, "--memory=1GiB",
                                               "--arena-bytes=256MiB", "--json"};

@@ -43,5 +43,18 @@ TEST(ReadModelFiles, ExplainsAHubId) {
               HasSubstr("hf download some/model"));
 }
 
+TEST(ReadDraftModelFiles, TakesAModelOfTheSameTokens) {
+  const auto served = ReadModelFiles(kModel);
+  ASSERT_TRUE(served.ok()) << served.status();
+  EXPECT_TRUE(ReadDraftModelFiles(kModel, *served).ok());
+  const auto other = ReadDraftModelFiles(
+      RETROINFER_SOURCE_DIR "/tests/golden/gguf/qwen2-00001-of-00002.gguf", *served);
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(other.status().message()), HasSubstr("--draft-model: "));
+  EXPECT_THAT(std::string(other.status().message()), HasSubstr("the same tokens"));
+  EXPECT_THAT(std::string(ReadDraftModelFiles("/nowhere", *served).status().message()),
+              HasSubstr("--draft-model: "));
+}
+
 }  // namespace
 }  // namespace retroinfer::client

@@ -203,6 +203,11 @@ class Rendered(unittest.TestCase):
                           for word in container(documents, name)["args"] if "api-key" in word])
         self.assertIn("--tls-client-ca=/etc/retroinfer-tls/ca.crt", container(documents, "gpu-worker")["args"])
 
+    def test_a_draft_model_is_named(self):
+        worker = settings_of(renderer.render({"model": {"draft": "small"}}), "gpu_worker.conf")
+        self.assertEqual((worker["draft-model"], worker["speculation"]), ("/models/model/small", "auto"))
+        self.assertNotIn("draft-model", settings_of(RENDERED["open"], "gpu_worker.conf"))
+
     def test_options_are_those_of_the_programs(self):
         asked = 0
         for name, program, file in (("gpu-worker", "gpu_worker", "gpu_worker.conf"),
@@ -313,6 +318,8 @@ class Rendered(unittest.TestCase):
                 ({"autoscaling": {"minReplicas": 4}}, "minReplicas"),
                 ({"cache": {"perPod": True, "existingClaim": "a"}}, "existingClaim"),
                 ({"model": {"claim": ""}}, "model.fetch.image"),
+                ({"model": {"draft": "../other"}}, "draft"),
+                ({"device": "cuda", "model": {"draft": "small"}, "worker": {"gpus": {"count": 2}}}, "model.draft"),
                 ({"ingress": {"enabled": True}}, "ingress.host"),
                 ({"ingress": {"enabled": True, "host": "a.example"}, "gateway": {"enabled": False}}, "gateway"),
                 ({"tls": {"clientCa": True}}, "tls.secret")):

@@ -125,6 +125,20 @@ TEST_F(WorkerOptionsTest, SeveralRanksDoNotDoAllThatOneDoes) {
       HasSubstr("--record-trace"));
 }
 
+TEST_F(WorkerOptionsTest, ADraftModelIsForOneRankThatTriesDrafts) {
+  ASSERT_TRUE(Parse({"--model=/m", "--draft-model=/d", "--speculation=auto"}).ok());
+  EXPECT_EQ(options_.draft_model_folder, "/d");
+  options_ = {};
+  EXPECT_THAT(std::string(Parse({"--model=/m", "--draft-model=/d"}).status().message()),
+              HasSubstr("add --speculation auto"));
+  options_ = {};
+  EXPECT_THAT(std::string(Parse({"--model=/m", "--draft-model=/d", "--speculation=auto",
+                                 "--tensor-parallel=2"})
+                              .status()
+                              .message()),
+              HasSubstr("--draft-model is for one rank"));
+}
+
 TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
   const auto path = std::filesystem::temp_directory_path() / "retroinfer_api_key_test";
   std::ofstream(path) << "  secret\n";

@@ -23,6 +23,10 @@
 {{- define "retroinfer.workerSettings" -}}
 # Settings of gpu_worker: options of `gpu_worker --help` without the dashes.
 model = "/models/model"
+{{- if .Values.model.draft }}
+draft-model = "/models/model/{{ .Values.model.draft }}"
+speculation = "auto"
+{{- end }}
 {{- if eq .Values.device "cuda" }}
 device = "cuda"
 gpu-memory-utilization = {{ .Values.worker.gpuMemoryUtilization }}
@@ -117,6 +121,9 @@ capabilities:
 {{- end -}}
 {{- if and (not .Values.model.claim) (not .Values.model.fetch.image) -}}
 {{- fail "the pod has no model: name a claim in model.claim, or an image that brings one in model.fetch.image" -}}
+{{- end -}}
+{{- if and .Values.model.draft (gt (int .Values.worker.gpus.count) 1) -}}
+{{- fail "model.draft is for one rank: set worker.gpus.count to 1, or leave it empty" -}}
 {{- end -}}
 {{- if and .Values.ingress.enabled (not .Values.gateway.enabled) -}}
 {{- fail "ingress.enabled needs gateway.enabled: the ingress leads to the HTTP gateway" -}}
