@@ -13,6 +13,9 @@
 // KV that the background still reads is copied to the member's own KV as it is computed. The result
 // is bit by bit that of reading each prompt alone.
 //
+// A prompt that is read whole (SequenceKv::reads_all) computes its sink alone. Its index is loaded,
+// and only cached tokens behind its segments, which go into the window, are read: no row attends.
+//
 // A prompt of PrefillKind::kSparse attends to chosen blocks of keys (ops/attention/block_choice.h)
 // in all layers but the last: there only keys and values, or rows that are told, come of it. All
 // rows of a unit go in one pass (WholeUnits), and the prompt is read for itself. So its result is
@@ -174,6 +177,8 @@ class PrefillLane {
 
     bool is_live() const { return member.sequence != nullptr && !is_dropped; }
     bool is_last_part() const { return part.end == static_cast<int64_t>(member.prompt.size()); }
+    // Whether a token is drawn, or measured, behind its last row.
+    bool gives_logits() const { return is_last_part() && member.sequence->given_tokens == 0; }
   };
   // Tokens [first_token, first_token + num_tokens) of the lane's KV are the prefix group's buffer.
   struct PrefixGroup {
@@ -200,6 +205,8 @@ class PrefillLane {
   absl::Status LayOutKv();
   absl::Status ReadCachedTokens(const PrefillRun& run);
   absl::Status ReadIntoOwnKv(const CachedRead& read);
+  // Reads the window of a member that reads_all() behind its sink.
+  absl::Status ReadWindow(size_t member);
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const PrefillRun& run, int64_t first, int64_t last);

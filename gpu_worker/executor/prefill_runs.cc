@@ -134,6 +134,20 @@ class Planner {
 
 }  // namespace
 
+RunMember RunMemberOf(const SequenceKv& sequence, std::span<const int32_t> prompt,
+                      const PromptPart& part, bool keeps_all_rows) {
+  // Only the sink is computed: the lane reads for the policy alone (PrefillLane::ReadWindow).
+  if (sequence.reads_all()) return {.prompt = prompt, .end = kSinkTokens};
+  const bool is_whole =
+      part.begin == 0 && part.num_context == 0 && part.end == static_cast<int64_t>(prompt.size());
+  return {.prompt = prompt,
+          .cached = sequence.cached,
+          .begin = part.begin,
+          .end = part.end,
+          .may_share = is_whole && !keeps_all_rows,
+          .is_sparse = sequence.settings.prefill == PrefillKind::kSparse};
+}
+
 PrefillRuns PlanRuns(std::span<const RunMember> members) { return Planner(members).Plan(); }
 
 int64_t PrefillRuns::WholeUnits(int64_t first_row, int64_t rows) const {

@@ -31,6 +31,10 @@ struct RunMember {
   bool is_sparse = false;
 };
 
+// How a part of a sequence's prompt is planned. `keeps_all_rows`: all rows' results are wanted.
+RunMember RunMemberOf(const SequenceKv& sequence, std::span<const int32_t> prompt,
+                      const PromptPart& part, bool keeps_all_rows);
+
 // A cached run that is read before a run's rows: RunMember::cached[index] of each of `members`.
 struct CachedRead {
   size_t index = 0;
