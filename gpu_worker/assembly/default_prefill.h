@@ -10,7 +10,7 @@ namespace retroinfer {
 // Returns: FAILED_PRECONDITION if the backend does not compute prompts so.
 inline absl::Status CheckDefaultPrefill(const AttentionSettings& attention,
                                         const AttentionOps& ops) {
-  if (attention.prefill == PrefillKind::kExact || ops.ChoosesBlocks()) return absl::OkStatus();
+  if (attention.prefill != PrefillKind::kSparse || ops.ChoosesBlocks()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "--prefill sparse is not available on this backend: use --device cpu, or --prefill exact");
 }

@@ -41,6 +41,15 @@ Observation::Observation(const Sources& sources) : sources_(sources), executor_(
   input_.lanes.resize(executor_.num_lanes());
 }
 
+// Where misses are attended in the arena, each row of a step fetches its own, those that its
+// neighbours fetch as well: a prompt's end begins with few rows, which leave in the block cache
+// what the next ones ask for. Its steps have 1, 2, 6, 18 ... rows.
+int64_t Observation::MostMoreGiven(const SequenceKv& kv) const {
+  constexpr int64_t kGrowth = 2;
+  if (executor_.parts().ops->block_cache().uses_transient_slots()) return kv.given_tokens;
+  return std::max<int64_t>(1, kGrowth * (kv.given_tokens - kv.given_left())) - 1;
+}
+
 const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts_all,
                                            bool forgets_costs) {
   executor_.Look();
@@ -210,7 +219,7 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   const int64_t most_more =
       std::min(policy.RowsTogether(sequence.kv), std::max<int64_t>(1, description.free_tokens)) - 1;
   if (const int64_t given = sequence.kv.given_left(); given > 0) {
-    description.more_rows = std::min(given - 1, most_more);
+    description.more_rows = std::min({given - 1, most_more, MostMoreGiven(sequence.kv)});
     description.measures_given = true;
   } else if (live.forced.has_value()) {
     description.more_rows = std::min(live.forced->left() - 1, most_more);

@@ -42,6 +42,7 @@ class Observation {
   void DescribeMemory(LiveRequest& live, RequestDescription& description);
   absl::Status DescribeProgress(LiveRequest& live, const LiveRequests& all,
                                 RequestDescription& description);
+  int64_t MostMoreGiven(const SequenceKv& kv) const;
   absl::Status DescribeDecoding(LiveRequest& live, RequestDescription& description);
 
   const Sources sources_;

@@ -277,20 +277,26 @@ absl::Status PrefillLane::ReadIntoOwnKv(const CachedRead& read) {
   return absl::OkStatus();
 }
 
-absl::Status PrefillLane::ReadWindow(size_t member) {
-  const SequenceKv& sequence = *members_[member].member.sequence;
+absl::Status PrefillLane::ReadWindow(const PrefillRun& run) {
+  const auto is_live = [this](size_t member) { return members_[member].is_live(); };
+  const auto member = std::ranges::find_if(run.ends_with_it, is_live);
+  if (member == run.ends_with_it.end() || !members_[*member].member.sequence->reads_all()) {
+    return absl::OkStatus();
+  }
+  const SequenceKv& sequence = *members_[*member].member.sequence;
+  const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
   const auto tokens = static_cast<uint64_t>(sequence.read_end() - sequence.shared_end);
-  counters_.staged_bytes +=
-      tokens * 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
-  return reader_->ReadFrom(member, sequence.num_cached_segments, map_[layer_].number,
-                           TakenKvOf(member), sequence.TakenRowOf(sequence.shared_end));
+  const auto readers = static_cast<uint64_t>(std::ranges::count_if(run.ends_with_it, is_live));
+  counters_.staged_bytes += tokens * token_bytes;
+  counters_.shared_bytes += (readers - 1) * tokens * token_bytes;
+  return reader_->ReadFrom(*member, sequence.num_cached_segments, map_[layer_].number,
+                           TakenKvOf(*member), sequence.TakenRowOf(sequence.shared_end));
 }
 
 absl::Status PrefillLane::TakeLayerOf(size_t member) {
   AttentionPolicy& policy = *members_[member].member.policy;
   SequenceKv& sequence = *members_[member].member.sequence;
   const LayerMap::Place place = map_[layer_];
-  if (sequence.reads_all()) RETURN_IF_ERROR(ReadWindow(member));
   if (place.is_window) {
     // Of all rows, shared ones included.
     const LayerKv kv = KvOf(prefix_groups_[runs_.prefix_group_of[member]]);
@@ -308,6 +314,7 @@ absl::Status PrefillLane::TakeLayerOf(size_t member) {
 // Hands the layer over for the prompts that end with the run: the next run may overwrite their
 // rows.
 absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
+  RETURN_IF_ERROR(ReadWindow(run));
   for (const size_t member : run.ends_with_it) {
     MemberState& state = members_[member];
     if (!state.is_live()) continue;

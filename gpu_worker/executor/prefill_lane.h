@@ -205,8 +205,8 @@ class PrefillLane {
   absl::Status LayOutKv();
   absl::Status ReadCachedTokens(const PrefillRun& run);
   absl::Status ReadIntoOwnKv(const CachedRead& read);
-  // Reads the window of a member that reads_all() behind its sink.
-  absl::Status ReadWindow(size_t member);
+  // Reads what follows the sink of members that read_all(): the same for all of the run.
+  absl::Status ReadWindow(const PrefillRun& run);
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const PrefillRun& run, int64_t first, int64_t last);

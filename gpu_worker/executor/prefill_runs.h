@@ -23,6 +23,9 @@ struct RunMember {
   std::span<const CachedRun> cached = {};  // SequenceKv::cached
   int64_t begin = 0;                       // tokens [begin, end) of the prompt are planned
   int64_t end = 0;
+  // Of a member that computes its sink alone (SequenceKv::reads_all): what is read for its policy.
+  // Members for which the same is read are a prefix group, and of one run.
+  std::span<const CachedRun> read_behind = {};
   // Whether the member may be in a prefix group with others: the whole prompt is planned, and
   // nobody wants all of its rows' results.
   bool may_share = false;

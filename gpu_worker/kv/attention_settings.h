@@ -43,6 +43,14 @@ enum class PrefillKind : uint8_t {
 };
 inline constexpr std::string_view kPrefillNames[] = {"exact", "sparse", "indexed"};
 
+// Returns nothing for a name that no kind has.
+constexpr std::optional<PrefillKind> PrefillOfName(std::string_view name) {
+  for (size_t i = 0; i < std::size(kPrefillNames); ++i) {
+    if (kPrefillNames[i] == name) return static_cast<PrefillKind>(i);
+  }
+  return std::nullopt;
+}
+
 // Of kIndexed: how much of the prompt's end steps are fed, at least.
 inline constexpr int32_t kDefaultTailTokens = 256;
 inline constexpr int32_t kMaxTailTokens = 4096;

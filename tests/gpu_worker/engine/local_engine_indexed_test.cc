@@ -63,6 +63,15 @@ class IndexedPrefillTest : public testing::Test {
       if (!plan.decode.empty() && !others_go_on) ++num_left_out_;
     }
     if (holds_tails_) HoldTails(input, plan);
+    if (num_awaited_ > 0) {
+      const auto ready =
+          std::ranges::count(input.requests, RequestPhase::kReady, &RequestDescription::phase);
+      if (ready < num_awaited_) {
+        plan.begin.clear();
+      } else {
+        num_awaited_ = 0;
+      }
+    }
     if (one_in_ == 0) return;
     int64_t free = input.free_suspended_blocks;
     for (const RequestDescription& request : input.requests) {
@@ -131,6 +140,7 @@ class IndexedPrefillTest : public testing::Test {
   std::atomic<int64_t> most_rows_ = 0;     // of a prompt's end in one step
   std::atomic<int64_t> num_left_out_ = 0;  // steps without a row of a request that could have one
   std::atomic<int64_t> one_in_ = 0;        // chances to suspend a prompt's end
+  std::atomic<int64_t> num_awaited_ = 0;   // no group begins before so many prompts can
   std::atomic<bool> holds_tails_ = false;
   absl::Notification is_held_;  // a prompt's end has had three rows, and gets no more
   int64_t num_chances_ = 0;     // the engine's thread
@@ -186,6 +196,34 @@ TEST_F(IndexedPrefillTest, WhatIsFoundChangesNothing) {
       2 * worker_.config().num_layers * worker_.config().num_kv_heads * worker_.config().head_dim);
   EXPECT_EQ(after.prefix_bytes_read - before.prefix_bytes_read, 2 * window * token_values);
   ExpectSame(*Run(Request(other, 100, 4, "warm")), *other_cold);
+}
+
+// Questions on one text, all of which wait for a lane: the text's window is read once for all.
+TEST_F(IndexedPrefillTest, HeadsThatAreAlikeAreReadOnce) {
+  constexpr uint64_t kQuestions = 3;
+  const int64_t head = HeadOf(4400, 100);
+  std::vector<std::shared_ptr<CollectingSink>> cold, warm;
+  for (uint64_t i = 0; i < kQuestions; ++i) {
+    const auto tail = static_cast<int32_t>(100 - 10 * i);
+    cold.push_back(Run(Request(Prompt(4300 + tail, tail, i + 7), tail, 4, absl::StrCat(i))));
+  }
+  Run(Request(Prompt(4400, 100), 100, 4, "warm", PrefillKind::kExact));
+  ASSERT_TRUE(worker_.WaitUntilIdle());
+  const EngineStats before = worker_.engine().stats();
+  num_awaited_ = kQuestions;
+  for (uint64_t i = 0; i < kQuestions; ++i) {
+    const auto tail = static_cast<int32_t>(100 - 10 * i);
+    warm.push_back(Submit(Request(Prompt(4300 + tail, tail, i + 7), tail, 4, "warm")));
+  }
+  for (uint64_t i = 0; i < kQuestions; ++i) {
+    ASSERT_TRUE(warm[i]->Wait().status.ok());
+    EXPECT_EQ(warm[i]->Wait().cached_tokens, head - kSinkTokens);
+    ExpectSame(*warm[i], *cold[i]);
+  }
+  const EngineStats after = worker_.engine().stats();
+  const uint64_t read = after.prefix_bytes_read - before.prefix_bytes_read;
+  EXPECT_GT(read, 0u);
+  EXPECT_EQ(after.prefix_bytes_shared - before.prefix_bytes_shared, (kQuestions - 1) * read);
 }
 
 TEST_F(IndexedPrefillTest, ExactPromptsFindNothingOfTheTail) {
