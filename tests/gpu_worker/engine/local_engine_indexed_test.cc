@@ -268,12 +268,15 @@ TEST_F(IndexedPrefillTest, DrawsAlikeHoweverManyRowsAStepHas) {
   request.sampling.min_tokens = 5;
   const auto together = Run(request);
   EXPECT_EQ(most_rows_, kMaxBatch);
-  InProcessWorkerOptions one_row = SmallModel();
-  one_row.max_batch = 1;
-  InProcessWorker one_by_one(one_row);
-  const auto alone = one_by_one.Submit(request);
-  ASSERT_TRUE(alone->Wait().status.ok());
-  ExpectSame(*alone, *together);
+  // As many as a step that draws could not have.
+  for (const int32_t max_batch : {1, 4 * kMaxSamplingAhead}) {
+    InProcessWorkerOptions options = SmallModel();
+    options.max_batch = max_batch;
+    InProcessWorker other(options);
+    const auto sink = other.Submit(request);
+    ASSERT_TRUE(sink->Wait().status.ok());
+    ExpectSame(*sink, *together);
+  }
 }
 
 TEST_F(IndexedPrefillTest, SuspensionChangesNothing) {
