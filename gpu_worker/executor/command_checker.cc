@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/executor/held_needs.h"
 #include "gpu_worker/kv/extent_check.h"
 
 namespace retroinfer {
@@ -16,38 +17,6 @@ constexpr int64_t kReachAhead = 64;
 
 absl::Status Refuse(uint64_t id, const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat("sequence ", id, ": ", what));
-}
-
-// A decorated policy lengthens a sequence by tokens that are in no prompt; what a policy needs is
-// asked in terms of the request.
-KvGrowth GrowthOf(const HeldSequence& held, int64_t from, int64_t to) {
-  const SequenceKv& kv = held.sequence.kv;
-  const int64_t more = kv.prompt_tokens - std::ssize(kv.prompt);
-  return {.prompt_tokens = std::ssize(kv.prompt),
-          .total_tokens = kv.total_tokens - more,
-          .from = from - more,
-          .to = to - more};
-}
-
-KvBlocks BlocksFor(const HeldSequence& held, int64_t from, int64_t to) {
-  const Sequence& sequence = held.sequence;
-  return sequence.policy->NeedWhile(sequence.kv.settings, GrowthOf(held, from, to));
-}
-
-KvNeed NeedOf(const HeldSequence& held, int64_t total_tokens) {
-  const KvGrowth growth = GrowthOf(held, 0, 0);
-  const SequenceKv& kv = held.sequence.kv;
-  const int64_t more = kv.total_tokens - growth.total_tokens;
-  return held.sequence.policy->Need(kv.settings, growth.prompt_tokens, total_tokens - more);
-}
-
-bool Suffices(const KvBlocks& held, const KvBlocks& needed) {
-  return held.dense >= needed.dense && held.meta >= needed.meta;
-}
-
-KvBlocks Held(const SequenceKv& kv) {
-  return {.dense = static_cast<int32_t>(kv.dense_blocks.size()),
-          .meta = static_cast<int32_t>(kv.meta_blocks.size())};
 }
 
 }  // namespace

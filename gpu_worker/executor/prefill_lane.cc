@@ -51,21 +51,10 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   return lane;
 }
 
-bool PrefillLane::busy() const {
-  return std::ranges::any_of(members_,
-                             [](auto& state) { return state.member.sequence != nullptr; });
-}
-
 bool PrefillLane::Has(const SequenceKv& sequence) const {
   return std::ranges::any_of(members_, [&sequence](const MemberState& state) {
     return state.member.sequence == &sequence;
   });
-}
-
-absl::Status PrefillLane::Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
-                                AttentionPolicy& policy) {
-  const Member member{.prompt = prompt, .sequence = &sequence, .policy = &policy};
-  return Begin(std::span(&member, 1));
 }
 
 absl::Status PrefillLane::Begin(std::span<const Member> members) {
@@ -284,11 +273,11 @@ absl::Status PrefillLane::ReadWindow(const PrefillRun& run) {
     return absl::OkStatus();
   }
   const SequenceKv& sequence = *members_[*member].member.sequence;
-  const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
-  const auto tokens = static_cast<uint64_t>(sequence.read_end() - sequence.shared_end);
-  const auto readers = static_cast<uint64_t>(std::ranges::count_if(run.ends_with_it, is_live));
-  counters_.staged_bytes += tokens * token_bytes;
-  counters_.shared_bytes += (readers - 1) * tokens * token_bytes;
+  const uint64_t bytes = static_cast<uint64_t>(sequence.read_end() - sequence.shared_end) * 2 *
+                         geometry_.num_kv_heads * geometry_.prompt_vector_bytes();
+  counters_.staged_bytes += bytes;
+  const auto others = static_cast<uint64_t>(std::ranges::count_if(run.ends_with_it, is_live) - 1);
+  counters_.shared_bytes += others * bytes;
   return reader_->ReadFrom(*member, sequence.num_cached_segments, map_[layer_].number,
                            TakenKvOf(*member), sequence.TakenRowOf(sequence.shared_end));
 }

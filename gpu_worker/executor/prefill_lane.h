@@ -29,6 +29,7 @@
 // Threads: the engine's thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -99,7 +100,10 @@ class PrefillLane {
                              int32_t max_members = 1);
 
   int64_t max_tokens() const { return max_tokens_; }
-  bool busy() const;
+  bool busy() const {
+    return std::ranges::any_of(members_,
+                               [](auto& state) { return state.member.sequence != nullptr; });
+  }
   // Whether the sequence is a member that has not left.
   bool Has(const SequenceKv& sequence) const;
 
@@ -111,7 +115,10 @@ class PrefillLane {
   absl::Status Begin(std::span<const Member> members);
   // The same for one prompt.
   absl::Status Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
-                     AttentionPolicy& policy);
+                     AttentionPolicy& policy) {
+    const Member member{.prompt = prompt, .sequence = &sequence, .policy = &policy};
+    return Begin(std::span(&member, 1));
+  }
 
   // Layer and first row of the next pass. layer() is the number of layers once all is computed or
   // no member is left to compute for.
