@@ -29,7 +29,7 @@ std::span<std::byte> MapArena(size_t bytes) {
 WaveMemory::WaveMemory(test_support::Backend& backend, Sizes sizes)
     : backend_(backend), sizes_(std::move(sizes)) {
   uint64_t pages = 0;
-  int64_t meta_blocks = 0;
+  int64_t meta_blocks = sizes_.more_meta_blocks;
   for (const uint32_t tokens : sizes_.segment_tokens) {
     pages += SegmentLayout(sizes_.geometry, tokens).max_pages;
     meta_blocks += tokens / kDecodeSegmentTokens;

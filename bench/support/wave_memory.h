@@ -26,6 +26,7 @@ class WaveMemory {
     int32_t max_batch = 1;
     int64_t max_model_len = 0;
     int64_t dense_below = 0;
+    int64_t more_meta_blocks = 0;  // beside those of the segments
     Stretches stretches = {.least_tokens = 0};
     kvstore::Watermarks watermarks = {};
   };

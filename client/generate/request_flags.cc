@@ -6,7 +6,9 @@
 #include <iterator>
 #include <string>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/rpc/policy_name.h"
 
@@ -102,12 +104,21 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
   app.add_option_function<std::string>(
          "--prefill",
          [request](const std::string& prefill) {
-           request->mutable_attention()->set_prefill(prefill == "exact" ? v1::PREFILL_EXACT
-                                                                        : v1::PREFILL_SPARSE);
+           v1::Prefill named = v1::PREFILL_UNSPECIFIED;
+           (void)v1::Prefill_Parse(absl::StrCat("PREFILL_", absl::AsciiStrToUpper(prefill)),
+                                   &named);
+           request->mutable_attention()->set_prefill(named);
          },
-         "exact, or sparse: a long prompt attends to the blocks that matter (default: the "
-         "server's)")
-      ->check(CLI::IsMember({"exact", "sparse"}))
+         "exact; sparse: a long prompt attends to the blocks that matter; or indexed: the prompt's "
+         "end attends as generated tokens do (default: the server's)")
+      ->check(CLI::IsMember({"exact", "sparse", "indexed"}))
+      ->group(kAttentionGroup);
+  app.add_option_function<int32_t>(
+         "--tail-tokens",
+         [request](const int32_t& tokens) {
+           request->mutable_attention()->set_tail_tokens(tokens);
+         },
+         "--prefill indexed: tokens of the prompt's end (1 to 4096; 256 if not given)")
       ->group(kAttentionGroup);
   app.add_option_function<double>(
          "--retrieval-ratio",

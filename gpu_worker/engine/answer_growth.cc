@@ -11,7 +11,7 @@ namespace retroinfer {
 namespace {
 
 int64_t MostTokens(const LiveRequest& live) {
-  return live.sequence->kv.prompt_tokens + live.request.sampling.max_tokens;
+  return live.sequence->kv.drawn_begin() + live.request.sampling.max_tokens;
 }
 
 int64_t NextTotal(const LiveRequest& live) {

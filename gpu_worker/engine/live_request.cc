@@ -65,7 +65,7 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
       .matched_stop = live.text.has_value() ? live.text->matched_stop() : "",
       .matched_token =
           live.text.has_value() ? live.text->matched_token() : live.stop_tokens->matched(),
-      .prompt_tokens = std::ssize(live.sequence->kv.prompt),
+      .prompt_tokens = std::ssize(live.sequence->kv.whole_prompt()),
       .cached_tokens = live.sequence->kv.cached_tokens(),
       .cached_generated_tokens = std::max<int64_t>(
           0, live.sequence->kv.cached_end - live.sequence->kv.lineage.exact_end()),

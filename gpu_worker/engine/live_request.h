@@ -92,6 +92,7 @@ struct LiveRequest {
   std::optional<Drafting> drafting;    // of one whose steps may have rows for drafts
   int64_t drafts_accepted = 0;         // tokens that were drafted, and drawn
   int64_t drafts_rejected = 0;         // ... and not: fed for nothing
+  bool head_is_read = false;           // of a prompt whose end is given to steps
   int64_t prompt_tokens_done = 0;      // prompt tokens that the statistics have counted
   int64_t prompt_tokens_told = -1;     // prompt tokens that the client was told of
 

@@ -171,7 +171,9 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   const bool keeps_kv = !IsPromptOnly(request);
   if (options_.share_segments && request.shares_kv && keeps_kv &&
       EntryOf(request.attention.policy).reads_segments) {
-    prefix = NamePrefix(request.prompt, executor_->parts().segments->settings().dense_below,
+    const auto head = request.prompt.size() - static_cast<size_t>(GivenTokens(request));
+    prefix = NamePrefix(std::span<const int32_t>(request.prompt).first(head),
+                        executor_->parts().segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt,
                         HowPrefilled(request.attention, options_.sparse));
   }
@@ -182,6 +184,10 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
 absl::Status LocalEngine::SettlePrefill(GenerationRequest& request) const {
   PrefillKind& prefill = request.attention.prefill;
   if (prefill == PrefillKind::kExact) return absl::OkStatus();
+  if (prefill == PrefillKind::kIndexed) {
+    if (GivenTokens(request) == 0) prefill = PrefillKind::kExact;
+    return absl::OkStatus();
+  }
   if (executor_->sizes().max_rows < kQueryUnit) {
     return common::WithReason(
         absl::InvalidArgumentError(absl::StrCat("sparse prefill needs passes of ", kQueryUnit,
@@ -202,6 +208,19 @@ bool LocalEngine::CanMeasureTogether(const AttentionSettings& attention, int64_t
   return parts.policies.Of(attention.policy).CanRewind(attention, prompt_tokens, total_tokens);
 }
 
+int64_t LocalEngine::GivenTokens(const GenerationRequest& request) const {
+  const AttentionSettings& attention = request.attention;
+  if (attention.prefill != PrefillKind::kIndexed || attention.policy != PolicyKind::kWave) return 0;
+  // Log-probabilities of a prompt are those of its prefill, and what is measured follows one.
+  if (IsScoring(request) || request.num_prompt_logprobs >= 0) return 0;
+  const int64_t prompt = std::ssize(request.prompt);
+  const int64_t blocks = (prompt - attention.tail_tokens - kSinkTokens) / kDenseBlockTokens;
+  const int64_t head = kSinkTokens + blocks * kDenseBlockTokens;
+  // A shorter head has no index. Window layers keep of a head what its last rows see.
+  const bool has_index = head >= executor_->parts().segments->settings().dense_below;
+  return has_index && executor_->parts().windows == nullptr ? prompt - head : 0;
+}
+
 AttentionPolicy& LocalEngine::PolicyOf(const GenerationRequest& request) const {
   return commands_->PolicyOf(request.attention.policy, IsPromptOnly(request));
 }
@@ -209,7 +228,8 @@ AttentionPolicy& LocalEngine::PolicyOf(const GenerationRequest& request) const {
 absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t total = prompt + AnswerGrowth::TokensAtFirst(request);
-  const KvNeed need = PolicyOf(request).Need(request.attention, prompt, total);
+  const int64_t head = prompt - GivenTokens(request);
+  const KvNeed need = PolicyOf(request).Need(request.attention, head, total);
   const KvGeometry in_arena = options_.plan.heads.ArenaOf(options_.plan.geometry);
   uint64_t pages = 0;
   for (const uint32_t tokens : need.segment_tokens) {
@@ -223,7 +243,7 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   }
   const KvMemory& memory = *executor_->parts().memory;
   const int64_t longest_lane = executor_->lane(0).max_tokens();
-  const int64_t lane_tokens = need.lane_tokens == 0 ? prompt : need.lane_tokens;
+  const int64_t lane_tokens = need.lane_tokens == 0 ? head : need.lane_tokens;
   if (lane_tokens <= longest_lane && memory.CouldFit(need) && pages <= store_.arena_pages() &&
       limits_.kv_capacity_tokens[request.attention.policy] > 0) {
     return absl::OkStatus();
@@ -362,15 +382,19 @@ void LocalEngine::TakeSubmission(Submission submission) {
       is_sparse ? EndOfUnits(0, kv.prompt_tokens, kv.prompt_tokens + kQueryUnit) : kv.prompt_tokens;
   kv.lineage = KvLineage(kv.prefix, kv.prompt, made_by, alike_end);
   kv.lineage.SetCached({}, 0);
+  // Steps make their KV as they make that of generated tokens.
+  for (int64_t i = 0; i < kv.given_tokens; ++i) {
+    kv.lineage.Append(kv.prompt.data()[std::ssize(kv.prompt) + i]);
+  }
   live->prefix = prefixes_.Acquire(kv.prefix);
   // No run of its rows is read for several prompts.
   if (kv.reads_whole || is_sparse) live->prefix = 0;
   live->need = sequence.policy->Need(kv.settings, kv.prompt_tokens, kv.total_tokens);
   live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
-                             AnswerGrowth::TokensAtFirst(request), options_.reserves_all);
+                             kv.total_tokens - kv.prompt_tokens, options_.reserves_all);
   live->takes_in_order = sequence.policy->TakesInOrder(kv);
   if (options_.drafts && request.drafts && !IsScoring(request)) {
-    live->drafting.emplace(kv.prompt, request.prediction);
+    live->drafting.emplace(kv.whole_prompt(), request.prediction);
     if (executor_->parts().draft_model != nullptr) live->drafting->AddModel(draft_model_record_);
   }
   live_.push_back(std::move(live));
@@ -383,6 +407,7 @@ Sequence* LocalEngine::Open(LiveRequest& live) {
   StepCommand::Open& open = command.open.emplace_back();
   open.id = next_sequence_id_++;
   open.total_tokens = std::ssize(request.prompt) + AnswerGrowth::TokensAtFirst(request);
+  open.given_tokens = GivenTokens(request);
   open.prompt = std::move(request.prompt);
   open.attention = request.attention;
   open.sampling = request.sampling;

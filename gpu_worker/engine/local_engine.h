@@ -109,6 +109,9 @@ class LocalEngine final : public Engine {
   Sequence* Open(LiveRequest& live);
   std::unique_ptr<BlockSaver> MakeSaver();
 
+  // Tokens of the prompt's end that steps are fed, of PrefillKind::kIndexed: by the request's own
+  // numbers, whatever else is there.
+  int64_t GivenTokens(const GenerationRequest& request) const;
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
   // Refuses sparse prefill where it cannot be had; makes prompts exact of which no row would
   // choose.

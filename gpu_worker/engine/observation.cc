@@ -41,6 +41,15 @@ Observation::Observation(const Sources& sources) : sources_(sources), executor_(
   input_.lanes.resize(executor_.num_lanes());
 }
 
+// Where misses are attended in the arena, each row of a step fetches its own, those that its
+// neighbours fetch as well: a prompt's end begins with few rows, which leave in the block cache
+// what the next ones ask for. Its steps have 1, 2, 6, 18 ... rows.
+int64_t Observation::MostMoreGiven(const SequenceKv& kv) const {
+  constexpr int64_t kGrowth = 2;
+  if (executor_.parts().ops->block_cache().uses_transient_slots()) return kv.given_tokens;
+  return std::max<int64_t>(1, kGrowth * (kv.given_tokens - kv.given_left())) - 1;
+}
+
 const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts_all,
                                            bool forgets_costs) {
   executor_.Look();
@@ -92,6 +101,8 @@ void Observation::GroupBegan(size_t lane, std::span<LiveRequest* const> members)
 RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
   const SequenceKv& kv = live.sequence->kv;
   const PromptPart& part = kv.part;
+  // What is read behind a head that is cached; the segments' tokens nobody reads.
+  const int64_t left_out = kv.reads_all() ? kv.shared_end - int64_t{kSinkTokens} : 0;
   return {.id = live.sequence->id(),
           .phase = live.phase,
           .arrival = ToSeconds(live.submitted),
@@ -99,8 +110,8 @@ RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
           .is_aborted = live.is_aborted,
           .priority = live.request.priority,
           .tenant = live.tenant,
-          .prompt_tokens = part.num_context + part.end - part.begin,
-          .cached_tokens = part.num_context + kv.read_end() - int64_t{kSinkTokens},
+          .prompt_tokens = part.num_context + part.end - part.begin - left_out,
+          .cached_tokens = part.num_context + kv.read_end() - int64_t{kSinkTokens} - left_out,
           .unshared_tokens = kv.read_end() - kv.shared_end,
           .prefix = live.prefix,
           .common_tokens = live.common_tokens,
@@ -111,8 +122,9 @@ RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
                              ? executor_.sizes().sparse.dense_before
                              : LaneDescription::kNeverSparse,
           .has_more_parts = part.end < kv.prompt_tokens,
+          .given_tokens = live.phase < RequestPhase::kDecoding ? kv.given_tokens : kv.given_left(),
           .suspended_since = ToSeconds(live.suspended_since),
-          .tokens_left = kv.total_tokens - kv.prompt_tokens - live.num_generated,
+          .tokens_left = kv.total_tokens - kv.drawn_begin() - live.num_generated,
           .tokens_generated = live.num_generated,
           .length_is_known = GeneratesAll(live.request)};
 }
@@ -162,7 +174,8 @@ RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& 
   // Every token that has a name may be found cached. The sink and the last token are computed in
   // any case.
   if (description.is_new && kv.lineage.names_any() && !kv.reads_whole) {
-    description.nameable_tokens = kv.prompt_tokens - 1 - int64_t{kSinkTokens};
+    const int64_t computed = kv.given_tokens > 0 ? 0 : 1;
+    description.nameable_tokens = kv.prompt_tokens - computed - int64_t{kSinkTokens};
   }
   description.asks_store =
       description.wants_extents || (kv.lineage.names_any() && sources_.store->attached());
@@ -223,7 +236,10 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   const bool is_saving = sources_.exchange->IsSaving(sequence.id());
   const int64_t most_more =
       std::min(policy.RowsTogether(sequence.kv), std::max<int64_t>(1, description.free_tokens)) - 1;
-  if (live.forced.has_value()) {
+  if (const int64_t given = sequence.kv.given_left(); given > 0) {
+    description.more_rows = std::min({given - 1, most_more, MostMoreGiven(sequence.kv)});
+    description.measures_given = true;
+  } else if (live.forced.has_value()) {
     description.more_rows = std::min(live.forced->left() - 1, most_more);
   } else if (live.drafting.has_value()) {
     description.more_rows = std::min({std::ssize(live.drafting->draft()), most_more,

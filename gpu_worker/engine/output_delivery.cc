@@ -58,7 +58,7 @@ void OutputDelivery::EmitDrawn(LiveRequest& live, const DrawnToken& drawn) {
   }
   stop |= drawn.must_end;
   // Below max_tokens where an open-ended answer has grown as far as there was memory.
-  const int64_t most = live.sequence->kv.total_tokens - live.sequence->kv.prompt_tokens;
+  const int64_t most = live.sequence->kv.total_tokens - live.sequence->kv.drawn_begin();
   if (stop || live.num_generated >= most) {
     return End(live, stop ? FinishReason::kStop : FinishReason::kLength);
   }
@@ -101,7 +101,7 @@ void OutputDelivery::ReportProgress(LiveRequest& live, int64_t processed_tokens)
   live.prompt_tokens_told = processed_tokens;
   const SequenceKv& kv = live.sequence->kv;
   events_.push_back(
-      {live.client, PrefillProgress{.total_tokens = kv.prompt_tokens,
+      {live.client, PrefillProgress{.total_tokens = kv.drawn_begin(),
                                     .cached_tokens = kv.cached_tokens(),
                                     .processed_tokens = processed_tokens,
                                     .elapsed = common::SteadyNow() - live.prefill_begun}});

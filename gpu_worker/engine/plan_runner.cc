@@ -170,6 +170,7 @@ void PlanRunner::Granted(LiveRequest& live) {
   const SequenceKv& kv = live.sequence->kv;
   live.phase = RequestPhase::kReady;
   live.takes_in_order = live.sequence->policy->TakesInOrder(kv);
+  if (kv.reads_all()) live.prefix = 0;  // it reads nothing that others do
   counters_.prefix_cache_queries_tokens += static_cast<uint64_t>(kv.prompt_tokens);
   counters_.prefix_cache_hits_tokens += static_cast<uint64_t>(kv.cached_tokens());
 }
@@ -293,8 +294,14 @@ void PlanRunner::TakeReadParts() {
       exchange_.Save(live, read.num_tokens);
     } else {
       live.phase = RequestPhase::kSettling;
+      live.head_is_read = read.end == CommandResult::Read::End::kHead;
     }
   }
+}
+
+void PlanRunner::NoteFirst(LiveRequest& live, absl::Time now) {
+  live.first_token = live.last_token = now;
+  parts_.inbox->PromptRead(live.request.request_id);
 }
 
 void PlanRunner::TakeFirstTokens() {
@@ -304,10 +311,9 @@ void PlanRunner::TakeFirstTokens() {
     if (read.end != CommandResult::Read::End::kPrompt) continue;
     LiveRequest& live = *requests.emplace_back(Find(read.id));
     live.phase = RequestPhase::kSettling;
-    live.first_token = live.last_token = now;
+    NoteFirst(live, now);
     live.first = std::move(read.first);
     if (live.forced.has_value()) live.forced->SetFirsts(std::move(read.measured));
-    parts_.inbox->PromptRead(live.request.request_id);
   }
   if (requests.empty()) return;
   parts_.publish();  // a client that sees a first token sees a request that runs
@@ -319,7 +325,7 @@ void PlanRunner::FinishPrompts(const StepPlan& plan) {
   for (const LiveRequest* const live : settled) command_.finish.push_back(live->sequence->id());
   Send();
   for (LiveRequest* const live : settled) {
-    if (live->phase != RequestPhase::kEnded && !live->has_first_token()) {
+    if (live->phase != RequestPhase::kEnded && !live->has_first_token() && !live->head_is_read) {
       live->phase = RequestPhase::kReady;  // for the next part
     }
   }
@@ -417,7 +423,9 @@ StepCommand::Row PlanRunner::RowOf(const LiveRequest& live, int64_t ahead) {
   StepCommand::Row row{.id = live.sequence->id(),
                        .token = live.next_token,
                        .position = live.sequence->kv.num_tokens + ahead};
-  if (live.forced.has_value()) {
+  if (live.sequence->kv.given_left() > 0) {
+    row.token = live.sequence->kv.GivenAt(ahead);
+  } else if (live.forced.has_value()) {
     row.token = live.forced->Fed(ahead);
     row.target = live.forced->Told(ahead);
   } else if (ahead > 0) {
@@ -429,7 +437,8 @@ StepCommand::Row PlanRunner::RowOf(const LiveRequest& live, int64_t ahead) {
 
 void PlanRunner::TakeRow(LiveRequest& live, const CommandResult::Row& row, bool is_more,
                          absl::Time now) {
-  if (is_more && !live.forced.has_value()) {
+  if (row.is_given) return TakeGiven(live, now);
+  if (is_more && !live.forced.has_value() && live.has_first_token()) {
     const bool is_accepted = !row.is_rejected && live.phase == RequestPhase::kDecoding;
     ++(is_accepted ? live.drafts_accepted : live.drafts_rejected);
     ++(is_accepted ? counters_.drafts_accepted : counters_.drafts_rejected);
@@ -443,8 +452,23 @@ void PlanRunner::TakeRow(LiveRequest& live, const CommandResult::Row& row, bool 
   TakeToken(live, row.drawn, now);
 }
 
+void PlanRunner::TakeGiven(LiveRequest& live, absl::Time now) {
+  if (live.phase != RequestPhase::kDecoding) return;
+  live.progressed = now;
+  ++counters_.prompt_tokens;
+  ++live.prompt_tokens_done;
+  delivery_.ReportProgress(live, live.sequence->kv.num_tokens);  // once a step
+  if (live.demand.OnGrown(live.sequence->length())) grown_.push_back(&live);
+}
+
 void PlanRunner::TakeToken(LiveRequest& live, const DrawnToken& token, absl::Time now) {
   if (live.phase != RequestPhase::kDecoding) return;  // an earlier row has ended it
+  if (!live.has_first_token()) {
+    NoteFirst(live, now);
+    ++counters_.prompt_tokens;
+    delivery_.ReportProgress(live, live.sequence->kv.num_tokens);
+    parts_.publish();  // a client that sees a first token sees a request that runs
+  }
   live.last_token = live.progressed = now;
   delivery_.Emit(live, token);
   if (live.phase != RequestPhase::kDecoding) return;

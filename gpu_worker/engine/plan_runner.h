@@ -72,6 +72,8 @@ class PlanRunner {
   void RunPasses();
   void TakeReadParts();
   void TakeFirstTokens();
+  // The request's first token is drawn, or its first one measured.
+  void NoteFirst(LiveRequest& live, absl::Time now);
   void Finished(LiveRequest& live);
   // Whether a row of the plan feeds a draft that was not made: the draft model said nothing more.
   bool LacksDraft(LiveRequest& live, const StepPlan& plan) const;
@@ -81,6 +83,8 @@ class PlanRunner {
   // `is_more`: the row is not the request's first one of the step.
   void TakeRow(LiveRequest& live, const CommandResult::Row& row, bool is_more, absl::Time now);
   void TakeToken(LiveRequest& live, const DrawnToken& token, absl::Time now);
+  // A token of the prompt that the step was fed: nothing is drawn behind it.
+  void TakeGiven(LiveRequest& live, absl::Time now);
   void GiveBack(std::span<LiveRequest* const> grown);
 
   // Carries command_ out, fills result_, ends the requests that have failed, and clears command_.

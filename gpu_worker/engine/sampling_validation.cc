@@ -97,7 +97,14 @@ absl::Status CheckUnseenMass(const AttentionSettings& attention) {
 }
 
 absl::Status CheckPrefill(const AttentionSettings& attention) {
-  if (attention.prefill == PrefillKind::kExact || attention.policy != PolicyKind::kStreaming) {
+  if (attention.prefill == PrefillKind::kIndexed &&
+      (attention.tail_tokens < 1 || attention.tail_tokens > kMaxTailTokens)) {
+    return common::WithReason(
+        absl::InvalidArgumentError(absl::StrCat("tail_tokens is ", attention.tail_tokens,
+                                                ", it must be in [1, ", kMaxTailTokens, "]")),
+        "INVALID_ATTENTION");
+  }
+  if (attention.prefill != PrefillKind::kSparse || attention.policy != PolicyKind::kStreaming) {
     return absl::OkStatus();
   }
   return common::WithReason(

@@ -22,10 +22,18 @@ common::SegmentName NameOf(const SequenceKv& sequence, const CachedRun& run) {
       text, sequence.prompt.subspan(static_cast<size_t>(run.token_begin), run.num_tokens()));
 }
 
+// The end of the tokens that may be read. The last token of a prompt is computed, unless its result
+// is not asked for and no segment is built of what is read.
+int64_t MostRead(const SequenceKv& sequence) {
+  const bool may_be_all =
+      sequence.given_tokens > 0 && sequence.num_cached_segments == sequence.prefix.names.size();
+  return std::ssize(sequence.prompt) - (may_be_all ? 0 : 1);
+}
+
 }  // namespace
 
 std::string HowPrefilled(const AttentionSettings& settings, const BlockChoice& sparse) {
-  if (settings.prefill == PrefillKind::kExact) return "";
+  if (settings.prefill != PrefillKind::kSparse) return "";
   // The number stands for the rule by which blocks are chosen: another rule, another number.
   return absl::StrCat("sparse prefill 1: ", std::bit_cast<uint32_t>(sparse.threshold), " from ",
                       sparse.dense_before);
@@ -102,7 +110,7 @@ absl::Status TakeGrowth(const std::vector<Extent>& extents, size_t num_wanted, u
 std::optional<ReserveRequest> ClaimRows(const SequenceKv& sequence, uint64_t rows_id) {
   const NamedPrefix& prefix = sequence.prefix;
   const int64_t begin = sequence.shared_end;
-  const int64_t end = std::ssize(sequence.prompt) - 1;
+  const int64_t end = MostRead(sequence);
   if (!sequence.lineage.names_any() || end - begin < int64_t{kDenseBlockTokens}) {
     return std::nullopt;
   }
@@ -124,7 +132,7 @@ std::optional<ReserveRequest> ClaimRows(const SequenceKv& sequence, uint64_t row
 
 absl::Status TakeRows(const std::vector<Extent>& extents, uint32_t arena_pages,
                       const KvGeometry& geometry, SequenceKv& sequence) {
-  const int64_t end = std::ssize(sequence.prompt) - 1;
+  const int64_t end = MostRead(sequence);
   std::vector<CachedRun> runs;
   int64_t position = sequence.shared_end;
   for (const Extent& extent : extents) {

@@ -39,7 +39,7 @@ absl::Status TakeGrowth(const std::vector<Extent>& extents, size_t num_wanted, u
 
 // Returns what the sequence asks of the store behind that: whatever else holds KV of its prompt, in
 // the name of `rows_id`, a sequence of its own; nothing if there can be none. The prompt's last
-// token is not asked for: it is computed.
+// token is computed, and not asked for, unless given tokens follow and all segments are there.
 std::optional<ReserveRequest> ClaimRows(const SequenceKv& sequence, uint64_t rows_id);
 
 // Gives `sequence` the answer to that. Returns: as TakeExtents().

@@ -122,7 +122,7 @@ void SegmentExchange::SaveAtEnd(LiveRequest& live) {
   if (!live.has_first_token() || !is_resident || live.sequence->PromptRowsLeft() > 0) return;
   const SequenceKv& kv = live.sequence->kv;
   // A step may have made KV of tokens behind the one that ended the request, which have no names.
-  const int64_t end = kv.prompt_tokens + std::max<int64_t>(1, live.num_generated) - 1;
+  const int64_t end = kv.drawn_begin() + std::max<int64_t>(1, live.num_generated) - 1;
   const int64_t tokens = std::max(std::min(kv.num_tokens, end), kv.prompt_tokens);
   const bool names_generated = kv.lineage.made_by().has_value();
   Save(live, names_generated ? tokens : kv.prompt_tokens);

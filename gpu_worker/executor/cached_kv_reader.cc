@@ -90,6 +90,21 @@ absl::Status CachedKvReader::Read(size_t member, size_t first, size_t last, uint
                        .first_token = row});
 }
 
+absl::Status CachedKvReader::ReadFrom(size_t member, size_t first, uint32_t layer,
+                                      const LayerKv& out, int64_t row) {
+  const std::span<const CachedRun> cached = members_[member];
+  while (first < cached.size()) {
+    size_t last = first + 1;
+    if (IsBlock(cached[first].num_tokens())) {
+      while (last < cached.size() && IsBlock(cached[last].num_tokens())) ++last;
+    }
+    RETURN_IF_ERROR(Read(member, first, last, layer, out, row));
+    row += cached[last - 1].token_end() - cached[first].token_begin;
+    first = last;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CachedKvReader::ReadTail(size_t member, size_t index, WindowLayers& windows,
                                       uint32_t layer, const LayerKv& out) {
   const CachedRun& run = members_[member][index];

@@ -43,6 +43,9 @@ class CachedKvReader {
   // `row` on. REQUIRES: one run, or several neighbouring runs that are all blocks.
   absl::Status Read(size_t member, size_t first, size_t last, uint32_t layer, const LayerKv& out,
                     int64_t row);
+  // The same of all of a member's cached runs from `first` on.
+  absl::Status ReadFrom(size_t member, size_t first, uint32_t layer, const LayerKv& out,
+                        int64_t row);
   // Enqueues the reading of one window layer of the tail of a member's cached run: into the rows of
   // `out` that are the tail's positions. Returns: INTERNAL if the run is a block, which has no
   // tail.

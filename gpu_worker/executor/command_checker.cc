@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/executor/held_needs.h"
 #include "gpu_worker/kv/extent_check.h"
 
 namespace retroinfer {
@@ -16,38 +17,6 @@ constexpr int64_t kReachAhead = 64;
 
 absl::Status Refuse(uint64_t id, const std::string& what) {
   return absl::FailedPreconditionError(absl::StrCat("sequence ", id, ": ", what));
-}
-
-// A decorated policy lengthens a sequence by tokens that are in no prompt; what a policy needs is
-// asked in terms of the request.
-KvGrowth GrowthOf(const HeldSequence& held, int64_t from, int64_t to) {
-  const SequenceKv& kv = held.sequence.kv;
-  const int64_t more = kv.prompt_tokens - std::ssize(held.prompt);
-  return {.prompt_tokens = std::ssize(held.prompt),
-          .total_tokens = kv.total_tokens - more,
-          .from = from - more,
-          .to = to - more};
-}
-
-KvBlocks BlocksFor(const HeldSequence& held, int64_t from, int64_t to) {
-  const Sequence& sequence = held.sequence;
-  return sequence.policy->NeedWhile(sequence.kv.settings, GrowthOf(held, from, to));
-}
-
-KvNeed NeedOf(const HeldSequence& held, int64_t total_tokens) {
-  const KvGrowth growth = GrowthOf(held, 0, 0);
-  const SequenceKv& kv = held.sequence.kv;
-  const int64_t more = kv.total_tokens - growth.total_tokens;
-  return held.sequence.policy->Need(kv.settings, growth.prompt_tokens, total_tokens - more);
-}
-
-bool Suffices(const KvBlocks& held, const KvBlocks& needed) {
-  return held.dense >= needed.dense && held.meta >= needed.meta;
-}
-
-KvBlocks Held(const SequenceKv& kv) {
-  return {.dense = static_cast<int32_t>(kv.dense_blocks.size()),
-          .meta = static_cast<int32_t>(kv.meta_blocks.size())};
 }
 
 }  // namespace
@@ -115,7 +84,12 @@ absl::Status CommandChecker::CheckOpen(const StepCommand::Open& open) const {
     return Refuse(open.id, absl::StrCat("a prompt of ", prompt_tokens, " tokens of ",
                                         open.total_tokens, " of at most ", longest));
   }
-  return absl::OkStatus();
+  if (open.given_tokens == 0) return absl::OkStatus();
+  const bool draws =
+      !open.is_prompt_only && open.num_prompt_logprobs < 0 && open.first_targets.empty();
+  if (draws && open.given_tokens > 0 && open.given_tokens < prompt_tokens) return absl::OkStatus();
+  return Refuse(open.id, absl::StrCat(open.given_tokens, " given tokens of a prompt of ",
+                                      prompt_tokens, ", which has to draw"));
 }
 
 absl::Status CommandChecker::CheckStage(Stage stage, std::span<const uint64_t> ids) {
@@ -239,9 +213,17 @@ absl::Status CommandChecker::CheckClaim(const HeldSequence& held,
     position = run.token_end();
   }
   if (claim.cached.empty()) return absl::OkStatus();
-  if (position >= std::ssize(held.prompt) || held.sequence.measures_prompt()) {
-    return absl::InternalError(
-        absl::StrCat("KV up to token ", position, " of a prompt of ", held.prompt.size()));
+  const SequenceKv& kv = held.sequence.kv;
+  const int64_t end = std::ssize(kv.prompt);
+  // Where given tokens follow, no row of the prompt is wanted, unless a segment is built of it.
+  SequenceKv claimed;
+  claimed.prompt_tokens = kv.prompt_tokens;
+  claimed.total_tokens = kv.total_tokens;
+  claimed.num_cached_segments = num_cached;
+  const bool may_have_all = kv.given_tokens > 0 && executor_.parts().windows == nullptr &&
+                            executor_.parts().segments->NothingToBuild(claimed);
+  if (position > end || (position == end && !may_have_all) || held.sequence.measures_prompt()) {
+    return absl::InternalError(absl::StrCat("KV up to token ", position, " of a prompt of ", end));
   }
   return absl::OkStatus();
 }
@@ -354,13 +336,20 @@ bool CommandChecker::Fits(HeldSequence& held, int64_t position) {
 
 // Rows of the sequence in one step. A row that draws counts the drafts before it.
 int64_t CommandChecker::MostTogether(const HeldSequence& held) {
-  const int64_t most = held.draws() ? kMaxSamplingAhead + 1 : std::numeric_limits<int64_t>::max();
+  const int64_t given = held.sequence.kv.given_left();
+  int64_t most = held.draws() ? kMaxSamplingAhead + 1 : std::numeric_limits<int64_t>::max();
+  if (given > 0) most = given;
   return std::min(most, std::max<int64_t>(1, held.sequence.policy->RowsTogether(held.sequence.kv)));
 }
 
 absl::Status CommandChecker::CheckRow(const StepCommand::Row& row, const HeldSequence& held) const {
   if (row.token < 0 || row.token >= vocab_size_) {
     return Refuse(row.id, absl::StrCat("token ", row.token, " of a vocabulary of ", vocab_size_));
+  }
+  const SequenceKv& kv = held.sequence.kv;
+  if (row.position < kv.drawn_begin() && row.token != kv.GivenAt(row.position - kv.num_tokens)) {
+    return Refuse(row.id, absl::StrCat("token ", row.token, " at ", row.position,
+                                       " is not the one that was given"));
   }
   const bool has_target =
       held.draws() ? row.target == -1 : row.target >= 0 && row.target < vocab_size_;

@@ -77,6 +77,7 @@ void Put(const CachedRun& from, wire::CachedRun& to) {
 void Put(const StepCommand::Open& from, const SamplingParams& sampling, wire::Open& to) {
   to.set_id(from.id);
   to.mutable_prompt()->Assign(from.prompt.begin(), from.prompt.end());
+  to.set_given_tokens(from.given_tokens);
   to.set_total_tokens(from.total_tokens);
   Put(from.attention, *to.mutable_attention());
   Put(sampling, *to.mutable_sampling());
@@ -303,6 +304,11 @@ absl::Status CommandDecoder::Get(const wire::Open& from, StepCommand::Open& to) 
     return Wrong(absl::StrCat("a prompt of ", from.prompt_size(), " tokens of ",
                               from.total_tokens(), " of at most ", limits_.max_model_len));
   }
+  if (from.given_tokens() < 0 || from.given_tokens() >= from.prompt_size()) {
+    return Wrong(
+        absl::StrCat(from.given_tokens(), " given tokens of a prompt of ", from.prompt_size()));
+  }
+  to.given_tokens = from.given_tokens();
   to.total_tokens = from.total_tokens();
   RETURN_IF_ERROR(Get(from.attention(), to.attention));
   RETURN_IF_ERROR(Get(from.sampling(), to.sampling));

@@ -33,6 +33,7 @@ struct CommandResult {
       kPart,         // the background has something to do before the next part
       kPartInOrder,  // the next part can be read
       kPrompt,
+      kHead,  // of a sequence with given tokens: the rest of its prompt is fed to steps
     };
     uint64_t id = 0;
     End end = End::kPart;
@@ -53,6 +54,7 @@ struct CommandResult {
     // The row came behind a token that the sequence did not get: what was drawn there means
     // nothing, and the row's KV is not the sequence's.
     bool is_rejected = false;
+    bool is_given = false;  // another given token follows: nothing was drawn or measured
   };
 
   // Not OK: the command contradicts what the executor has, and nothing was done.

@@ -92,8 +92,10 @@ void CommandRunner::Open(StepCommand::Open& open) {
   SequenceKv& kv = sequence.kv;
   kv.sequence_id = open.id;
   kv.settings = open.attention;
-  kv.prompt = held->prompt;
-  kv.prompt_tokens = std::ssize(held->prompt);
+  const std::span<const int32_t> whole = held->prompt;
+  kv.prompt = whole.first(whole.size() - static_cast<size_t>(open.given_tokens));
+  kv.given_tokens = open.given_tokens;
+  kv.prompt_tokens = std::ssize(kv.prompt);
   kv.total_tokens = open.total_tokens;
   kv.reads_whole = sequence.measures_prompt();
   held_.emplace(open.id, std::move(held));
@@ -258,6 +260,11 @@ void CommandRunner::FinishGroup(size_t lane_index) {
     CommandResult::Read read{.id = kv->sequence_id, .num_tokens = kv->num_tokens};
     if (lane.FinishesPrompt(*kv)) {
       held.stage = Stage::kRead;
+      if (kv->given_tokens > 0) {
+        read.end = CommandResult::Read::End::kHead;
+        result_->read.push_back(std::move(read));
+        continue;
+      }
       firsts.push_back({.sequence = &held.sequence, .targets = held.first_targets});
       continue;
     }
@@ -345,6 +352,7 @@ void CommandRunner::RunStep(std::span<const StepCommand::Row> rows) {
   rows_.clear();
   for (const StepCommand::Row& row : rows) {
     HeldSequence& held = At(row.id);
+    const SequenceKv& kv = held.sequence.kv;
     rows_.push_back({.sequence = &held.sequence.kv,
                      .policy = held.sequence.policy,
                      .sampling = &*held.sequence.sampling,
@@ -352,6 +360,9 @@ void CommandRunner::RunStep(std::span<const StepCommand::Row> rows) {
                      .position = row.position,
                      .task = held.draws() ? StepRow::Task::kDraw : StepRow::Task::kMeasure,
                      .target = row.target});
+    if (row.position + 1 >= kv.drawn_begin()) continue;
+    rows_.back().task = StepRow::Task::kMeasure;
+    rows_.back().target = kv.GivenAt(row.position + 1 - kv.num_tokens);
   }
   const absl::StatusOr<std::span<const StepResult>> results = executor_.Step(rows_);
   result_->step = results.status();
@@ -367,15 +378,18 @@ void CommandRunner::RunStep(std::span<const StepCommand::Row> rows) {
 size_t CommandRunner::TakeRows(std::span<const StepCommand::Row> rows,
                                std::span<const StepResult> results, size_t first) {
   HeldSequence& held = At(rows[first].id);
+  const int64_t drawn_begin = held.sequence.kv.drawn_begin();
   bool is_kept = true;
   size_t i = first;
   for (; i < rows.size() && rows[i].id == rows[first].id; ++i) {
     const StepResult& result = results[i];
     CommandResult::Row& row = result_->rows.emplace_back();
     row = {.id = rows[i].id, .drawn = {}, .bytes = result.bytes, .unseen = result.unseen};
+    row.is_given = rows[i].position + 1 < drawn_begin;
+    if (row.is_given) continue;
     row.drawn.token = *result.token;
     if (!held.draws() || drawing_ == Drawing::kElsewhere) continue;
-    if (i > first) {
+    if (i > first && rows[i].position >= drawn_begin) {
       const DrawnToken& before = result_->rows[result_->rows.size() - 2].drawn;
       is_kept = is_kept && before.allowed.ok() && !before.must_end &&
                 before.token.token == rows[i].token && result.is_drawn;
@@ -387,7 +401,8 @@ size_t CommandRunner::TakeRows(std::span<const StepCommand::Row> rows,
       --held.sequence.kv.num_tokens;
     }
   }
-  held.num_drafts = held.draws() ? static_cast<int64_t>(i - first) - 1 : 0;
+  const bool has_drafts = held.draws() && rows[first].position >= drawn_begin;
+  held.num_drafts = has_drafts ? static_cast<int64_t>(i - first) - 1 : 0;
   return i;
 }
 

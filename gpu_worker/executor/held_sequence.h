@@ -24,7 +24,7 @@ struct HeldSequence {
   };
 
   Sequence sequence;
-  std::vector<int32_t> prompt;  // sequence.kv.prompt
+  std::vector<int32_t> prompt;  // sequence.kv.prompt, then its given tokens
   SamplingParams sampling;      // until it is admitted
   std::vector<int32_t> eos_token_ids;
   std::vector<int32_t> first_targets;

@@ -51,21 +51,10 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   return lane;
 }
 
-bool PrefillLane::busy() const {
-  return std::ranges::any_of(members_,
-                             [](auto& state) { return state.member.sequence != nullptr; });
-}
-
 bool PrefillLane::Has(const SequenceKv& sequence) const {
   return std::ranges::any_of(members_, [&sequence](const MemberState& state) {
     return state.member.sequence == &sequence;
   });
-}
-
-absl::Status PrefillLane::Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
-                                AttentionPolicy& policy) {
-  const Member member{.prompt = prompt, .sequence = &sequence, .policy = &policy};
-  return Begin(std::span(&member, 1));
 }
 
 absl::Status PrefillLane::Begin(std::span<const Member> members) {
@@ -73,23 +62,16 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
            members.size() * sizeof(int32_t) <= host_last_.size_bytes());
   members_.clear();
   failures_.clear();
-  layer_ = 0;
-  next_row_ = num_rows_ = 0;
+  next_row_ = num_rows_ = layer_ = 0;
   std::vector<RunMember> run_members;
   for (const Member& member : members) {
     const SequenceKv& sequence = *member.sequence;
-    const PromptPart part = member.policy->NextPart(sequence, max_tokens_);
+    PromptPart part = member.policy->NextPart(sequence, max_tokens_);
+    if (sequence.reads_all()) part.first_kept = sequence.shared_end;
     members_.push_back({.member = member,
                         .cached_tokens = sequence.read_end() - int64_t{kSinkTokens},
                         .part = part});
-    const bool is_whole =
-        part.begin == 0 && part.num_context == 0 && members_.back().is_last_part();
-    run_members.push_back({.prompt = member.prompt,
-                           .cached = sequence.cached,
-                           .begin = part.begin,
-                           .end = part.end,
-                           .may_share = is_whole && !member.keeps_all_rows,
-                           .is_sparse = sequence.settings.prefill == PrefillKind::kSparse});
+    run_members.push_back(RunMemberOf(sequence, member.prompt, part, member.keeps_all_rows));
   }
   runs_ = PlanRuns(run_members);
   for (const PrefillRun& run : runs_.runs) {
@@ -100,7 +82,7 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   absl::Status begun = LayOutKv();
   if (begun.ok()) begun = UploadRows();
   std::vector<std::span<const CachedRun>> cached;
-  for (const RunMember& member : run_members) cached.push_back(member.cached);
+  for (const Member& member : members) cached.push_back(member.sequence->cached);
   if (begun.ok()) begun = reader_->Begin(std::move(cached));
   if (!begun.ok()) members_.clear();
   return begun;
@@ -113,8 +95,9 @@ absl::Status PrefillLane::LayOutKv() {
   for (size_t i = 0; i < members_.size(); ++i) {
     const PromptPart& part = members_[i].part;
     PrefixGroup& prefix_group = prefix_groups_[runs_.prefix_group_of[i]];
+    const int64_t left_out = part.first_kept - int64_t{kSinkTokens};
     prefix_group.num_tokens =
-        std::max(prefix_group.num_tokens, part.num_context + part.end - part.begin);
+        std::max(prefix_group.num_tokens, part.num_context + part.end - part.begin - left_out);
     prefix_group.row_of_position = part.num_context - part.begin;
     ++sizes[runs_.prefix_group_of[i]];
   }
@@ -282,6 +265,22 @@ absl::Status PrefillLane::ReadIntoOwnKv(const CachedRead& read) {
   return absl::OkStatus();
 }
 
+absl::Status PrefillLane::ReadWindow(const PrefillRun& run) {
+  const auto is_live = [this](size_t member) { return members_[member].is_live(); };
+  const auto member = std::ranges::find_if(run.ends_with_it, is_live);
+  if (member == run.ends_with_it.end() || !members_[*member].member.sequence->reads_all()) {
+    return absl::OkStatus();
+  }
+  const SequenceKv& sequence = *members_[*member].member.sequence;
+  const uint64_t bytes = static_cast<uint64_t>(sequence.read_end() - sequence.shared_end) * 2 *
+                         geometry_.num_kv_heads * geometry_.prompt_vector_bytes();
+  counters_.staged_bytes += bytes;
+  const auto others = static_cast<uint64_t>(std::ranges::count_if(run.ends_with_it, is_live) - 1);
+  counters_.shared_bytes += others * bytes;
+  return reader_->ReadFrom(*member, sequence.num_cached_segments, map_[layer_].number,
+                           TakenKvOf(*member), sequence.TakenRowOf(sequence.shared_end));
+}
+
 absl::Status PrefillLane::TakeLayerOf(size_t member) {
   AttentionPolicy& policy = *members_[member].member.policy;
   SequenceKv& sequence = *members_[member].member.sequence;
@@ -303,6 +302,7 @@ absl::Status PrefillLane::TakeLayerOf(size_t member) {
 // Hands the layer over for the prompts that end with the run: the next run may overwrite their
 // rows.
 absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
+  RETURN_IF_ERROR(ReadWindow(run));
   for (const size_t member : run.ends_with_it) {
     MemberState& state = members_[member];
     if (!state.is_live()) continue;
@@ -323,7 +323,7 @@ std::vector<PrefillLane::Failure> PrefillLane::TakeFailures() {
 void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
   const PrefixGroup& prefix_group = prefix_groups_[run.prefix_group];
   const bool ends_run = last == run.num_rows;
-  const auto is_output = [&](size_t i) { return members_[i].is_last_part(); };
+  const auto is_output = [&](size_t i) { return members_[i].gives_logits(); };
   int64_t num_outputs = last - first;
   if (layer_ + 1 == num_layers() && !members_[run.members.front()].member.keeps_all_rows) {
     num_outputs = ends_run && std::ranges::any_of(run.ends_with_it, is_output) ? 1 : 0;
@@ -424,7 +424,7 @@ absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
   RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
   size_t count = 0;
   for (const MemberState& state : members_) {
-    if (state.member.sequence == nullptr || state.is_dropped || !state.is_last_part()) continue;
+    if (!state.is_live() || !state.gives_logits()) continue;
     last[count++] = static_cast<int32_t>(state.last_row);
   }
   if (count == 0) return absl::OkStatus();

@@ -13,6 +13,9 @@
 // KV that the background still reads is copied to the member's own KV as it is computed. The result
 // is bit by bit that of reading each prompt alone.
 //
+// A prompt that is read whole (SequenceKv::reads_all) computes its sink alone. Its index is loaded,
+// and only cached tokens behind its segments, which go into the window, are read: no row attends.
+//
 // A prompt of PrefillKind::kSparse attends to chosen blocks of keys (ops/attention/block_choice.h)
 // in all layers but the last: there only keys and values, or rows that are told, come of it. All
 // rows of a unit go in one pass (WholeUnits), and the prompt is read for itself. So its result is
@@ -26,6 +29,7 @@
 // Threads: the engine's thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -96,7 +100,10 @@ class PrefillLane {
                              int32_t max_members = 1);
 
   int64_t max_tokens() const { return max_tokens_; }
-  bool busy() const;
+  bool busy() const {
+    return std::ranges::any_of(members_,
+                               [](auto& state) { return state.member.sequence != nullptr; });
+  }
   // Whether the sequence is a member that has not left.
   bool Has(const SequenceKv& sequence) const;
 
@@ -108,7 +115,10 @@ class PrefillLane {
   absl::Status Begin(std::span<const Member> members);
   // The same for one prompt.
   absl::Status Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
-                     AttentionPolicy& policy);
+                     AttentionPolicy& policy) {
+    const Member member{.prompt = prompt, .sequence = &sequence, .policy = &policy};
+    return Begin(std::span(&member, 1));
+  }
 
   // Layer and first row of the next pass. layer() is the number of layers once all is computed or
   // no member is left to compute for.
@@ -174,6 +184,8 @@ class PrefillLane {
 
     bool is_live() const { return member.sequence != nullptr && !is_dropped; }
     bool is_last_part() const { return part.end == static_cast<int64_t>(member.prompt.size()); }
+    // Whether a token is drawn, or measured, behind its last row.
+    bool gives_logits() const { return is_last_part() && member.sequence->given_tokens == 0; }
   };
   // Tokens [first_token, first_token + num_tokens) of the lane's KV are the prefix group's buffer.
   struct PrefixGroup {
@@ -200,6 +212,8 @@ class PrefillLane {
   absl::Status LayOutKv();
   absl::Status ReadCachedTokens(const PrefillRun& run);
   absl::Status ReadIntoOwnKv(const CachedRead& read);
+  // Reads what follows the sink of members that read_all(): the same for all of the run.
+  absl::Status ReadWindow(const PrefillRun& run);
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const PrefillRun& run, int64_t first, int64_t last);

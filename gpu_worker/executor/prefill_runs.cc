@@ -41,6 +41,10 @@ class Planner {
     const RunMember& one = members_[a];
     const RunMember& other = members_[b];
     if (one.is_sparse || other.is_sparse) return false;
+    if (!one.read_behind.empty() || !other.read_behind.empty()) {
+      return std::ranges::equal(one.read_behind, other.read_behind, {}, &CachedRun::name,
+                                &CachedRun::name);
+    }
     return one.may_share && other.may_share && !one.cached.empty() && !other.cached.empty() &&
            one.cached[0].name == other.cached[0].name;
   }
@@ -133,6 +137,25 @@ class Planner {
 };
 
 }  // namespace
+
+RunMember RunMemberOf(const SequenceKv& sequence, std::span<const int32_t> prompt,
+                      const PromptPart& part, bool keeps_all_rows) {
+  // Only the sink is computed: the lane reads for the policy alone (PrefillLane::ReadWindow).
+  if (sequence.reads_all()) {
+    const auto window = static_cast<ptrdiff_t>(sequence.num_cached_segments);
+    return {.prompt = prompt,
+            .end = kSinkTokens,
+            .read_behind = std::span(sequence.cached).subspan(static_cast<size_t>(window))};
+  }
+  const bool is_whole =
+      part.begin == 0 && part.num_context == 0 && part.end == static_cast<int64_t>(prompt.size());
+  return {.prompt = prompt,
+          .cached = sequence.cached,
+          .begin = part.begin,
+          .end = part.end,
+          .may_share = is_whole && !keeps_all_rows,
+          .is_sparse = sequence.settings.prefill == PrefillKind::kSparse};
+}
 
 PrefillRuns PlanRuns(std::span<const RunMember> members) { return Planner(members).Plan(); }
 

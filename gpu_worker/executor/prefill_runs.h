@@ -23,6 +23,9 @@ struct RunMember {
   std::span<const CachedRun> cached = {};  // SequenceKv::cached
   int64_t begin = 0;                       // tokens [begin, end) of the prompt are planned
   int64_t end = 0;
+  // Of a member that computes its sink alone (SequenceKv::reads_all): what is read for its policy.
+  // Members for which the same is read are a prefix group, and of one run.
+  std::span<const CachedRun> read_behind = {};
   // Whether the member may be in a prefix group with others: the whole prompt is planned, and
   // nobody wants all of its rows' results.
   bool may_share = false;
@@ -30,6 +33,10 @@ struct RunMember {
   // prefix group: where others go other ways, a unit would be cut.
   bool is_sparse = false;
 };
+
+// How a part of a sequence's prompt is planned. `keeps_all_rows`: all rows' results are wanted.
+RunMember RunMemberOf(const SequenceKv& sequence, std::span<const int32_t> prompt,
+                      const PromptPart& part, bool keeps_all_rows);
 
 // A cached run that is read before a run's rows: RunMember::cached[index] of each of `members`.
 struct CachedRead {

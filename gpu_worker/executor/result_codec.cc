@@ -70,11 +70,12 @@ void Put(const CommandResult::Measured& from, wire::Measured& to) {
 
 void Put(const CommandResult::Row& from, wire::RowResult& to) {
   to.set_id(from.id);
-  Put(from.drawn, *to.mutable_drawn());
+  if (!from.is_given) Put(from.drawn, *to.mutable_drawn());
   to.set_bytes_read(from.bytes.read);
   to.set_bytes_full(from.bytes.full);
   if (from.unseen.has_value()) to.set_unseen(*from.unseen);
   to.set_is_rejected(from.is_rejected);
+  to.set_is_given(from.is_given);
 }
 
 template <typename From, typename To>
@@ -176,7 +177,7 @@ absl::Status ResultDecoder::Get(const wire::Progress& from, CommandResult::Progr
 
 absl::Status ResultDecoder::Get(const wire::Read& from, CommandResult::Read& to) const {
   RETURN_IF_ERROR(CheckTokens(from.num_tokens()));
-  if (from.end() > static_cast<uint32_t>(CommandResult::Read::End::kPrompt)) {
+  if (from.end() > static_cast<uint32_t>(CommandResult::Read::End::kHead)) {
     return Wrong(absl::StrCat("the end ", from.end(), " of a part"));
   }
   to.id = from.id();
@@ -197,7 +198,8 @@ absl::Status ResultDecoder::Get(const wire::Measured& from, CommandResult::Measu
 
 absl::Status ResultDecoder::Get(const wire::RowResult& from, CommandResult::Row& to) const {
   to.id = from.id();
-  RETURN_IF_ERROR(Get(from.drawn(), to.drawn));
+  if (from.is_given() == from.has_drawn()) return Wrong("what a given token draws");
+  if (!from.is_given()) RETURN_IF_ERROR(Get(from.drawn(), to.drawn));
   const bool are_bytes = from.bytes_read() >= 0 && from.bytes_full() >= 0 &&
                          std::isfinite(from.bytes_read()) && std::isfinite(from.bytes_full());
   const bool is_share = !from.has_unseen() || (from.unseen() >= 0 && from.unseen() <= 1);
@@ -205,6 +207,7 @@ absl::Status ResultDecoder::Get(const wire::RowResult& from, CommandResult::Row&
   to.bytes = {.read = from.bytes_read(), .full = from.bytes_full()};
   if (from.has_unseen()) to.unseen = from.unseen();
   to.is_rejected = from.is_rejected();
+  to.is_given = from.is_given();
   return absl::OkStatus();
 }
 

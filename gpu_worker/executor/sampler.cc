@@ -192,11 +192,12 @@ absl::Status Sampler::Prepare(std::span<SamplingState* const> states,
   matchers_.clear();
   mask_rows_.clear();
   matchers_ahead_.clear();
-  size_t first = 0;  // row of the state
+  size_t first = 0;  // row of the state that draws, if any does
   for (size_t i = 0; i < batch_; ++i) {
     SamplingState& state = *states[i];
-    if (states[first] != &state) first = i;
     const bool is_drawn = forced.empty() || forced[i] < 0;
+    // Tokens that are given are the prompt's, not generated ones.
+    if (states[first] != &state || (i > 0 && !forced.empty() && forced[i - 1] >= 0)) first = i;
     std::span<const int32_t> ahead;
     if (is_drawn && !fed.empty()) ahead = fed.subspan(first + 1, i - first);
     RETURN_IF_ERROR(UploadCounts(state));

@@ -94,7 +94,8 @@ class Sampler {
   // Describes the rows in host memory. `forced` has a token for each row, or none at all: one that
   // is not negative is measured instead of drawing any. `fed` has the token that each row's logits
   // are behind, or none at all. A state may be there more than once, in neighbouring rows; if these
-  // draw, each draws as if the tokens fed to the rows of it but the first had been counted.
+  // draw, each draws as if the tokens fed to the rows of it behind the first that draws had been
+  // counted.
   // REQUIRES: states.size() <= max_batch; at most kMaxSamplingAhead + 1 rows of a state draw;
   //           Wait() has returned since the last Prepare().
   absl::Status Prepare(std::span<SamplingState* const> states, std::span<const int32_t> forced = {},

@@ -29,6 +29,8 @@ struct StepCommand {
   struct Open {
     uint64_t id = 0;
     std::vector<int32_t> prompt;
+    // So many tokens of the prompt's end are not read but fed to steps, before anything is drawn.
+    int64_t given_tokens = 0;
     int64_t total_tokens = 0;  // prompt + the most that may be generated
     AttentionSettings attention;
     SamplingParams sampling;  // `stop` and what is about text alone may be left out
@@ -61,7 +63,9 @@ struct StepCommand {
     uint64_t save_id = 0;  // names the copies; not another save's that is under way
     std::vector<BlockCopier::Block> blocks;
   };
-  // A row of the decode step: StepRow. Of a sequence that draws, the first row has the token that
+  // A row of the decode step: StepRow. Of a sequence with given tokens left, rows have these, in
+  // order, and only a row with the last of them draws. Of another sequence that draws, the first
+  // row has the token that
   // was drawn last, and each further one a draft of what the row before is about to draw. Drafts
   // that are right are kept, up to the first that is not (CommandResult::Row::is_rejected).
   struct Row {

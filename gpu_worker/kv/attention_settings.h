@@ -37,8 +37,23 @@ constexpr std::optional<PolicyKind> PolicyOfName(std::string_view name) {
 enum class PrefillKind : uint8_t {
   kExact,   // to all that the policy lets them see
   kSparse,  // to chosen blocks of it (ops/attention/block_choice.h); not with policy streaming
+  // As kExact but for the prompt's end, which decode steps are fed: policy wave attends there
+  // through its index (docs/decisions/0098-tails-attend-by-the-index.md).
+  kIndexed,
 };
-inline constexpr std::string_view kPrefillNames[] = {"exact", "sparse"};
+inline constexpr std::string_view kPrefillNames[] = {"exact", "sparse", "indexed"};
+
+// Returns nothing for a name that no kind has.
+constexpr std::optional<PrefillKind> PrefillOfName(std::string_view name) {
+  for (size_t i = 0; i < std::size(kPrefillNames); ++i) {
+    if (kPrefillNames[i] == name) return static_cast<PrefillKind>(i);
+  }
+  return std::nullopt;
+}
+
+// Of kIndexed: how much of the prompt's end steps are fed, at least.
+inline constexpr int32_t kDefaultTailTokens = 256;
+inline constexpr int32_t kMaxTailTokens = 4096;
 
 // A number of tokens for each policy: the largest context, prompt and output, that it can hold.
 struct PolicyCapacities {
@@ -53,6 +68,7 @@ inline constexpr int32_t kMaxStreamingWindow = 1 << 20;
 struct AttentionSettings {
   PolicyKind policy = PolicyKind::kWave;
   PrefillKind prefill = PrefillKind::kExact;
+  int32_t tail_tokens = kDefaultTailTokens;  // PrefillKind::kIndexed; at most kMaxTailTokens
   // Shares of a sequence's clusters, in [0, 1]; retrieval + estimation at most 1 after capping.
   // Where tokens have codes, retrieval is a share of the tokens.
   double retrieval_ratio = 0.018;

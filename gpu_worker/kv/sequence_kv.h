@@ -66,6 +66,9 @@ struct SequenceKv {
   int64_t num_tokens = 0;    // with KV; the next token's position
   PromptPart part;           // in a lane, or read last
   bool reads_whole = false;  // its prompt goes through the layers as one: all its rows are wanted
+  // Tokens behind the prompt that are known: steps are fed these before any token is drawn. What is
+  // called the prompt everywhere here is then the head of the request's prompt.
+  int64_t given_tokens = 0;
   // Row of the KV that TakeLayer gets. REQUIRES: a policy that reads prompts whole; the row is
   // there.
   int64_t TakenRowOf(int64_t position) const {
@@ -113,7 +116,7 @@ struct SequenceKv {
   // The prompt, and what its segments are called. The leading `num_cached_segments` extents held
   // their segments already when the sequence was admitted: tokens [4, shared_end), whose index it
   // shares.
-  std::span<const int32_t> prompt;  // of the request, which lives longer
+  std::span<const int32_t> prompt;  // of the request, which lives longer; given tokens follow it
   NamedPrefix prefix;
   KvLineage lineage;  // names of its KV, generated tokens included
   size_t num_cached_segments = 0;
@@ -123,9 +126,26 @@ struct SequenceKv {
   // behind them (segments of another size, blocks), without a gap from the sink on.
   std::vector<CachedRun> cached;
   int64_t read_end() const { return cached.empty() ? kSinkTokens : cached.back().token_end(); }
+  // Whether all of the prompt but the sink is read, and nothing computed behind the sink: no row
+  // attends to it before the steps. Only where given tokens follow.
+  bool reads_all() const {
+    return given_tokens > 0 && prompt_tokens > kSinkTokens && read_end() == prompt_tokens;
+  }
   // As it was at admission: tokens [4, cached_end) had been computed for others.
   int64_t cached_end = kSinkTokens;
   int64_t cached_tokens() const { return cached_end - kSinkTokens; }
+
+  // Position of the first token that is drawn.
+  int64_t drawn_begin() const { return prompt_tokens + given_tokens; }
+  // Given tokens that no step has been fed. REQUIRES: the prompt is read.
+  int64_t given_left() const { return std::max<int64_t>(0, drawn_begin() - num_tokens); }
+  // The given token `ahead` of the next one. REQUIRES: ahead < given_left().
+  int32_t GivenAt(int64_t ahead) const {
+    return prompt.data()[std::ssize(prompt) + given_tokens - given_left() + ahead];
+  }
+  std::span<const int32_t> whole_prompt() const {
+    return {prompt.data(), prompt.size() + static_cast<size_t>(given_tokens)};
+  }
 
   // The segments' tails (window_layers.h), where the model has window layers: by segment. One that
   // cannot be written, because the window has left the ring, leaves the segment without a name.

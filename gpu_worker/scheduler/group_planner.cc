@@ -83,8 +83,9 @@ bool GroupPlanner::Join(const RequestDescription& request, Builder& builder) {
   builder.is_closed = builder.is_closed || is_full || !request.takes_in_order;
   if (!request.takes_in_order) lane.layers_open = std::min<uint32_t>(lane.layers_open, 2);
   // Which rows the members have in common is known when the group has begun: no pass before that.
-  // Nor are the units of a sparse prompt.
-  if (shares || lane.members.back().is_sparse()) lane.layers_open = 0;
+  // Nor are the units of a sparse prompt, nor which heads are one.
+  const LaneDescription::Member& last = lane.members.back();
+  if (shares || last.is_sparse() || last.given_tokens > 0) lane.layers_open = 0;
   builder.group.members.push_back(request.id);
   builder.tokens = LaneTokens(lane.members);
   // A long prompt does not need its row soon.

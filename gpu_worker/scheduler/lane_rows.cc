@@ -246,7 +246,8 @@ LaneDescription::Member MemberOf(const RequestDescription& request) {
           .has_more_parts = request.has_more_parts,
           .prefix = request.prefix,
           .common_tokens = request.common_tokens,
-          .sparse_from = request.sparse_from};
+          .sparse_from = request.sparse_from,
+          .given_tokens = request.given_tokens};
 }
 
 }  // namespace retroinfer

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace retroinfer {
@@ -41,38 +40,54 @@ void MeasurePlanner::Plan(const SchedulerInput& input, StepPlan& plan) {
   shares_.Charge(lane.members.front().tenant, static_cast<double>(plan.measure.back().num_rows));
 }
 
-// Fills the step's free rows with further tokens of given continuations, one for each request in
-// turn. The target between two tokens is a promise to clients that read an answer. Where none does,
-// a device whose step of one row takes longer than the target (a CPU) would pay a whole step for
-// each token, although most of a step's time does not depend on its rows.
+bool MeasurePlanner::AddRow(const RequestDescription& request, double used, double limit,
+                            StepPlan& plan) {
+  if (std::ssize(plan.decode) >= options_.max_batch) return false;
+  Work work = plan.step;
+  work.step_rows += 1;
+  work.step_context += static_cast<double>(request.context);
+  if (used + times_.costs().Seconds(work) > limit) return false;
+  plan.step = work;
+  plan.decode.push_back(request.id);
+  shares_.Charge(request.tenant, 1);
+  return true;
+}
+
+// Fills the step's free rows with tokens that are given. The target between two tokens is a promise
+// to clients that read an answer. Where none does, a device whose step of one row takes longer than
+// the target (a CPU) would pay a whole step for each token, although most of a step's time does not
+// depend on its rows.
+// Of prompts' ends the shortest goes first: taken in turn, all of them would wait for the last one.
+// A long one has a row of each step in any case.
 void MeasurePlanner::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
-  std::vector<std::pair<const RequestDescription*, int64_t>> left;
+  std::vector<MoreRows> tails, scored;
   bool generates = false;
   for (const RequestDescription& request : input.requests) {
     const auto found = std::find(plan.decode.begin(), plan.decode.end(), request.id);
     if (found == plan.decode.end()) continue;
     generates |= !request.measures_given;
-    if (request.more_rows > 0 && request.draft_chance == 0)
-      left.emplace_back(&request, request.more_rows);
+    if (request.more_rows == 0 || request.draft_chance != 0) continue;
+    (request.given_tokens > 0 ? tails : scored).push_back({&request, request.more_rows});
   }
   double used = times_.SecondsToMeasure(plan);
   for (const StepPlan::Pass& pass : plan.passes) used += times_.costs().Seconds(pass.work);
   double limit = options_.inter_token_target;
   if (!generates)
     limit = std::max(limit, used + kMostOfScoring * times_.costs().Seconds(plan.step));
-  for (size_t i = 0; !left.empty() && std::ssize(plan.decode) < options_.max_batch;) {
-    auto& [request, more] = left[i %= left.size()];
-    Work work = plan.step;
-    work.step_rows += 1;
-    work.step_context += static_cast<double>(request->context);
-    if (used + times_.costs().Seconds(work) > limit) return;
-    plan.step = work;
-    plan.decode.push_back(request->id);
-    shares_.Charge(request->tenant, 1);
-    if (--more > 0) {
+  std::ranges::stable_sort(tails, {},
+                           [](const MoreRows& tail) { return tail.request->given_tokens; });
+  for (MoreRows& tail : tails) {
+    for (; tail.left > 0; --tail.left) {
+      if (!AddRow(*tail.request, used, limit, plan)) return;
+    }
+  }
+  for (size_t i = 0; !scored.empty();) {
+    MoreRows& next = scored[i %= scored.size()];
+    if (!AddRow(*next.request, used, limit, plan)) return;
+    if (--next.left > 0) {
       ++i;
     } else {
-      left.erase(left.begin() + static_cast<ptrdiff_t>(i));
+      scored.erase(scored.begin() + static_cast<ptrdiff_t>(i));
     }
   }
 }

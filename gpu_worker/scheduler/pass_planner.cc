@@ -136,6 +136,7 @@ void PassPlanner::PlanFirstStep(const LaneDescription& lane, StepPlan& plan) {
   for (const LaneDescription::Member& member : lane.members) {
     if (!member.takes_in_order || member.has_more_parts) continue;
     plan.finish.push_back(member.id);
+    if (member.given_tokens > 0) continue;  // the next plan gives it as many rows as there are
     if (std::ssize(plan.decode) == options_.max_batch) continue;
     plan.decode.push_back(member.id);
     plan.step.steps = 1;

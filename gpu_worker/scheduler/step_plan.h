@@ -87,6 +87,7 @@ struct RequestDescription {
   int64_t sparse_from = std::numeric_limits<int64_t>::max();
   bool has_more_parts = false;  // the request is kReady again for the prompt's next part
   int64_t later_tokens = 0;  // prompt tokens of later parts, whose rows attend to all before them
+  int64_t given_tokens = 0;  // behind the prompt: steps are fed these before a token is drawn
   bool is_settled = false;   // kSettling: the background has finished with the prompt
 
   // --- Decoding
@@ -105,7 +106,8 @@ struct RequestDescription {
     int64_t behind = 0;  // tokens that it is fed before it drafts, beside the newest
   };
   ByModel by_model;
-  // The request measures given tokens (scoring): its client waits for their end, not for each one.
+  // The next step feeds the request given tokens (scoring, or the end of its prompt): its client
+  // waits for their end, not for each one.
   bool measures_given = false;
 
   // --- Suspension
@@ -138,6 +140,7 @@ struct LaneDescription {
     uint64_t prefix = 0;        // RequestDescription::prefix
     int64_t common_tokens = 0;  // RequestDescription::common_tokens
     int64_t sparse_from = kNeverSparse;
+    int64_t given_tokens = 0;  // RequestDescription::given_tokens
 
     bool is_sparse() const { return sparse_from != kNeverSparse; }
   };

@@ -15,7 +15,12 @@ constexpr double kLeastOfStep = 0.25;
 double TimeEstimates::SecondsToRead(const RequestDescription& request) const {
   LaneDescription::Member member = MemberOf(request);
   member.rows += request.later_tokens;
-  return costs_.Seconds(WorkAlone(member, options_.num_layers, options_.max_rows));
+  Work work = WorkAlone(member, options_.num_layers, options_.max_rows);
+  // At best each of its steps has no rows but these.
+  const int64_t most = options_.max_batch;
+  work.steps += static_cast<double>((request.given_tokens + most - 1) / most);
+  work.step_rows += static_cast<double>(request.given_tokens);
+  return costs_.Seconds(work);
 }
 
 double TimeEstimates::SecondsLeft(const LaneDescription& lane) const {

@@ -39,9 +39,23 @@ inline absl::StatusOr<PrefillKind> ReadPrefill(const generation::v1::AttentionOp
       return PrefillKind::kExact;
     case generation::v1::PREFILL_SPARSE:
       return PrefillKind::kSparse;
+    case generation::v1::PREFILL_INDEXED:
+      return PrefillKind::kIndexed;
     default:
       return UnknownChoice("prefill", options.prefill());
   }
+}
+
+inline generation::v1::Prefill ToProto(PrefillKind prefill) {
+  switch (prefill) {
+    case PrefillKind::kExact:
+      return generation::v1::PREFILL_EXACT;
+    case PrefillKind::kSparse:
+      return generation::v1::PREFILL_SPARSE;
+    case PrefillKind::kIndexed:
+      return generation::v1::PREFILL_INDEXED;
+  }
+  return generation::v1::PREFILL_UNSPECIFIED;
 }
 
 // GenerationRequest::drafts.

@@ -431,6 +431,7 @@ absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(const v1::Attenti
   if (options.has_estimation_ratio()) attention.estimation_ratio = options.estimation_ratio();
   if (options.has_max_unseen_mass()) attention.max_unseen_mass = options.max_unseen_mass();
   if (options.has_streaming_window()) attention.streaming_window = options.streaming_window();
+  if (options.has_tail_tokens()) attention.tail_tokens = options.tail_tokens();
   ASSIGN_OR_RETURN(attention.prefill, ReadPrefill(options, attention.policy, attention.prefill));
   RETURN_IF_ERROR(ValidateAttention(attention));
   return attention;
@@ -485,8 +486,7 @@ v1::AttentionOptions RequestReader::DefaultAttention() const {
   out.set_retrieval_ratio(attention.retrieval_ratio);
   out.set_estimation_ratio(attention.estimation_ratio);
   out.set_streaming_window(attention.streaming_window);
-  out.set_prefill(attention.prefill == PrefillKind::kSparse ? v1::PREFILL_SPARSE
-                                                            : v1::PREFILL_EXACT);
+  out.set_prefill(ToProto(attention.prefill));
   return out;
 }
 

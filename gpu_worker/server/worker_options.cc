@@ -256,11 +256,11 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
                  "answers nearer to those of policy full")
       ->check(CLI::IsMember({"standard", "high"}))
       ->group(kDefaultsGroup);
-  app.add_option(
-         "--prefill", names->prefill,
-         "How prompts are computed: exact, or sparse: from token 4096 on they attend to the "
-         "blocks that matter")
-      ->check(CLI::IsMember({"exact", "sparse"}))
+  app.add_option("--prefill", names->prefill,
+                 "How prompts are computed: exact; sparse: from token 4096 on they attend to the "
+                 "blocks that matter; or indexed: their ends are fed to decode steps")
+      ->check(CLI::IsMember(
+          std::vector<std::string>(std::begin(kPrefillNames), std::end(kPrefillNames))))
       ->group(kDefaultsGroup);
   app.add_option("--estimation-ratio", attention.estimation_ratio,
                  "Share of the clusters that wave estimates")
@@ -449,7 +449,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   }
   options->default_attention.policy = *PolicyOfName(names.policy);
   options->quality = *RetrievalQualityNamed(names.quality);
-  if (names.prefill == "sparse") options->default_attention.prefill = PrefillKind::kSparse;
+  options->default_attention.prefill = *PrefillOfName(names.prefill);
   if (names.prefill == "sparse" && options->default_attention.policy == PolicyKind::kStreaming) {
     return absl::InvalidArgumentError(
         "--policy streaming reads prompts by its window: leave --prefill sparse out, or use "

@@ -159,11 +159,13 @@ absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
   std::optional<std::string> prefill;
   RETURN_IF_ERROR(fields.Read("prefill", &prefill));
   if (prefill.has_value()) {
-    if (*prefill != "exact" && *prefill != "sparse") {
-      return ParamError("prefill", "prefill must be exact or sparse");
+    v1::Prefill named = v1::PREFILL_UNSPECIFIED;
+    const std::string upper = absl::StrCat("PREFILL_", absl::AsciiStrToUpper(*prefill));
+    if (absl::AsciiStrToLower(*prefill) != *prefill || !v1::Prefill_Parse(upper, &named) ||
+        named == v1::PREFILL_UNSPECIFIED) {
+      return ParamError("prefill", "prefill must be exact, sparse or indexed");
     }
-    request->mutable_attention()->set_prefill(*prefill == "exact" ? v1::PREFILL_EXACT
-                                                                  : v1::PREFILL_SPARSE);
+    request->mutable_attention()->set_prefill(named);
   }
   return ReadPolicySettings(fields, request);
 }

@@ -65,7 +65,8 @@ TEST_F(GenerateCommandTest, FlagsReachTheEngine) {
                                     "--stop=yy",
                                     "--ignore-eos",
                                     "--policy=full",
-                                    "--prefill=sparse",
+                                    "--prefill=indexed",
+                                    "--tail-tokens=90",
                                     "--retrieval-ratio=0.5",
                                     "--estimation-ratio=0.25",
                                     "--streaming-window=640",
@@ -82,7 +83,8 @@ TEST_F(GenerateCommandTest, FlagsReachTheEngine) {
   EXPECT_EQ(request.attention.retrieval_ratio, 0.5);
   EXPECT_EQ(request.attention.estimation_ratio, 0.25);
   EXPECT_EQ(request.attention.streaming_window, 640);
-  EXPECT_EQ(request.attention.prefill, PrefillKind::kSparse);
+  EXPECT_EQ(request.attention.prefill, PrefillKind::kIndexed);
+  EXPECT_EQ(request.attention.tail_tokens, 90);
   const SamplingParams& sampling = request.sampling;
   EXPECT_EQ(sampling.max_tokens, 3);
   EXPECT_EQ(sampling.min_tokens, 2);

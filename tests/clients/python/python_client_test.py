@@ -192,7 +192,7 @@ class ServerTest(unittest.TestCase):
         score = shared | fields(proto.ScoreRequest) - other
         self.assertEqual(set(typing.get_type_hints(retroinfer.GenerateOptions)), generate)
         self.assertEqual(set(typing.get_type_hints(retroinfer.ScoreOptions)), score)
-        for prefill in ("exact", "sparse"):
+        for prefill in ("exact", "sparse", "indexed"):
             self.assertEqual(self.client.generate(PROMPT, prefill=prefill, policy="full", max_tokens=1).text,
                              self.client.generate(PROMPT, policy="full", max_tokens=1).text)
         with self.assertRaisesRegex(ValueError, "prefill is one of"):

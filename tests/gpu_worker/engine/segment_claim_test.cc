@@ -100,6 +100,24 @@ TEST_F(SegmentClaimTest, RowsAreAskedForBehindTheSharedSegments) {
   EXPECT_EQ(request->rows->token_ids.size(), prompt_.size() - 1028 - 1);
 }
 
+// Where given tokens follow, nobody asks what the head's last row gives. But a segment that is
+// built of its rows is built by a prompt that is read.
+TEST_F(SegmentClaimTest, AllOfAHeadIsAskedForIfItsSegmentsAreThere) {
+  sequence_.given_tokens = 3;
+  std::vector<Extent> extents(sequence_.prefix.names.size() + 1);
+  for (Extent& extent : extents) extent = {.num_tokens = 1024, .cached = true};
+  extents.back().cached = false;
+  ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
+  const auto all = ClaimRows(sequence_, 9);
+  ASSERT_TRUE(all.has_value());
+  EXPECT_EQ(all->rows->token_begin + all->rows->token_ids.size(), prompt_.size());
+  extents[extents.size() - 2].cached = false;
+  ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
+  const auto not_all = ClaimRows(sequence_, 9);
+  ASSERT_TRUE(not_all.has_value());
+  EXPECT_EQ(not_all->rows->token_begin + not_all->rows->token_ids.size(), prompt_.size() - 1);
+}
+
 TEST_F(SegmentClaimTest, APromptWithoutABlockAsksForNoRows) {
   prompt_.resize(4 + 64);
   sequence_.prompt = prompt_;

@@ -106,6 +106,40 @@ TEST_F(CommandCheckerTest, RowsFollowTheSequence) {
   ExpectRefused({.rows = {Row(90), Row(91), Row(92), Row(93), Row(94)}}, "more than a batch");
 }
 
+TEST_F(CommandCheckerTest, GivenTokensAreFedAsTheyWereGiven) {
+  StepCommand open;
+  StepCommand::Open& opening = open.open.emplace_back(harness_.Opening(9, 90, 10));
+  opening.given_tokens = 90;
+  ExpectRefused(open, "nothing is read");
+  opening.given_tokens = -1;
+  ExpectRefused(open, "fewer than none");
+  opening.given_tokens = 89;
+  ExpectAccepted(open);
+  opening.first_targets = {5};
+  ExpectRefused(open, "who measures");
+  opening.first_targets.clear();
+  opening.num_prompt_logprobs = 0;
+  ExpectRefused(open, "whose prompt is measured");
+  opening.num_prompt_logprobs = -1;
+  opening.given_tokens = 3;
+  const std::vector<int32_t> prompt = opening.prompt;
+  harness_.CarryOut(open);
+  const KvBlocks blocks = harness_.BlocksFor(100);
+  ASSERT_TRUE(harness_.CarryOut({.admit = {{9, blocks}}}).refused.ok());
+  EXPECT_EQ(harness_.Compute(9).read.front().end, CommandResult::Read::End::kHead);
+  ASSERT_EQ(harness_.CarryOutWhenReady({.finish = {9}}).finished.size(), 1u);
+  const auto row = [&](int64_t at, int32_t token) {
+    return StepCommand::Row{.id = 9, .token = token, .position = at};
+  };
+  ExpectAccepted({.rows = {row(87, prompt[87]), row(88, prompt[88]), row(89, prompt[89])}});
+  ExpectRefused({.rows = {row(87, prompt[87] + 1)}}, "another token");
+  ExpectRefused({.rows = {row(87, prompt[87]), row(88, prompt[87])}}, "another second token");
+  ExpectRefused({.rows = {row(88, prompt[88])}}, "the first one left out");
+  ExpectRefused(
+      {.rows = {row(87, prompt[87]), row(88, prompt[88]), row(89, prompt[89]), row(90, 5)}},
+      "a draft behind the last one");
+}
+
 TEST_F(CommandCheckerTest, PassesAreOfLanesThatThereAre) {
   ExpectRefused({.begin = {{.lane = 2, .members = {2}}}}, "no such lane");
   ExpectRefused({.begin = {{.lane = 0, .members = {}}}}, "nobody");

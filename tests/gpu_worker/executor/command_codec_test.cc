@@ -30,7 +30,12 @@ Extent ExtentOf(uint64_t id) {
 StepCommand Full() {
   StepCommand command;
   StepCommand::Open& open = command.open.emplace_back();
-  open = {.id = 1, .prompt = {1, 2, 999}, .total_tokens = 40, .attention = {}, .sampling = {}};
+  open = {.id = 1,
+          .prompt = {1, 2, 999},
+          .given_tokens = 2,
+          .total_tokens = 40,
+          .attention = {},
+          .sampling = {}};
   open.attention = {.policy = PolicyKind::kStreaming,
                     .prefill = PrefillKind::kSparse,
                     .retrieval_ratio = 0.25,
@@ -160,7 +165,9 @@ TEST(CommandCodecTest, ValuesThatCannotBeAreRefused) {
   expect_refused([](Command& c) { c.mutable_open(0)->add_first_targets(1000); });
   expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_policy(3); });
   expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_ranking(9); });
-  expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_prefill(2); });
+  expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_prefill(3); });
+  expect_refused([](Command& c) { c.mutable_open(0)->set_given_tokens(3); });
+  expect_refused([](Command& c) { c.mutable_open(0)->set_given_tokens(-1); });
   expect_refused(
       [&](Command& c) { c.mutable_open(0)->mutable_attention()->set_retrieval_ratio(nan); });
   expect_refused(

@@ -47,6 +47,41 @@ TEST_P(CommandRunnerTest, CommandsDecodeWhatTheExecutorDecodes) {
               absl::StatusCode::kFailedPrecondition);
 }
 
+// Of given tokens nothing is told but what the last one draws, in however many steps.
+TEST_P(CommandRunnerTest, GivenTokensDrawOnce) {
+  std::vector<std::vector<int32_t>> answers;
+  for (const uint64_t rows_a_step : {1, 2, 3}) {
+    StepCommand::Open open = harness_.Opening(rows_a_step, 90, 20);
+    open.prompt = harness_.Opening(7, 90, 20).prompt;
+    open.given_tokens = 5;
+    const std::vector<int32_t> prompt = open.prompt;
+    harness_.Admit(std::move(open));
+    EXPECT_EQ(harness_.Compute(rows_a_step).read.front().end, CommandResult::Read::End::kHead);
+    ASSERT_EQ(harness_.CarryOutWhenReady({.finish = {rows_a_step}}).finished.size(), 1u);
+    EXPECT_EQ(Length(rows_a_step), 85);
+    int32_t drawn = -1;
+    while (Length(rows_a_step) < 90) {
+      std::vector<StepCommand::Row> rows;
+      for (int64_t at = Length(rows_a_step); at < 90 && rows.size() < rows_a_step; ++at) {
+        rows.push_back(
+            {.id = rows_a_step, .token = prompt[static_cast<size_t>(at)], .position = at});
+      }
+      const int64_t end = rows.back().position + 1;
+      for (const CommandResult::Row& row : harness_.StepOf(rows)) {
+        EXPECT_FALSE(row.is_rejected);
+        if (!row.is_given) drawn = row.drawn.token.token;
+      }
+      EXPECT_EQ(Length(rows_a_step), end);
+      EXPECT_EQ(drawn >= 0, end == 90);
+    }
+    answers.push_back(harness_.Decode(rows_a_step, drawn, 10));
+    EXPECT_EQ(harness_.CarryOut({.drop = {rows_a_step}}).refused, absl::OkStatus());
+    EXPECT_EQ(harness_.CarryOutWhenReady({.let_go = {rows_a_step}}).refused, absl::OkStatus());
+  }
+  EXPECT_EQ(answers[1], answers[0]);
+  EXPECT_EQ(answers[2], answers[0]);
+}
+
 // Who draws knows which rows count; for others, see tests/gpu_worker/ranks.
 TEST_P(CommandRunnerTest, WhoDrawsTakesNothingBack) {
   const int32_t first = harness_.Read(harness_.Opening(1, 90, 60));

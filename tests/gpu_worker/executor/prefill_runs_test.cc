@@ -221,6 +221,34 @@ TEST_F(PrefillRunsTest, RandomGroupsAreReadFromEndToEndAndNothingTwice) {
   }
 }
 
+// Heads of which nothing but the sink is computed are one where the same is read behind it.
+TEST_F(PrefillRunsTest, HeadsThatReadTheSameAreOneRun) {
+  const Tokens text = Repeat(2200, 1);
+  Add(text, 2);
+  Add(text, 2);
+  Add(text, 2, true, "another salt");
+  std::vector<SequenceKv> sequences(3);
+  std::vector<RunMember> members;
+  for (size_t i = 0; i < 3; ++i) {
+    sequences[i].prompt_tokens = 4 + 2048;
+    sequences[i].given_tokens = 100;
+    sequences[i].cached = prompts_[i].runs;
+    sequences[i].num_cached_segments = 1;
+    ASSERT_TRUE(sequences[i].reads_all());
+    members.push_back(RunMemberOf(sequences[i], text, {.end = 4 + 2048}, false));
+  }
+  const PrefillRuns plan = PlanRuns(members);
+  ASSERT_EQ(plan.runs.size(), 2u);
+  EXPECT_EQ(plan.runs[0].num_rows, 4);
+  EXPECT_THAT(plan.runs[0].ends_with_it, ElementsAre(0, 1));
+  EXPECT_THAT(plan.runs[0].reads, IsEmpty());
+  EXPECT_THAT(plan.runs[1].ends_with_it, ElementsAre(2));
+  sequences[1].given_tokens = 0;  // computes what is behind its sink
+  EXPECT_FALSE(sequences[1].reads_all());
+  members[1] = RunMemberOf(sequences[1], text, {.end = 2200}, false);
+  EXPECT_EQ(PlanRuns(members).num_prefix_groups, 3u);
+}
+
 TEST(CommonTokensTest, CountsFromTheBeginning) {
   EXPECT_EQ(CommonTokens(Tokens{1, 2, 3}, Tokens{1, 2, 4}), 2);
   EXPECT_EQ(CommonTokens(Tokens{1, 2}, Tokens{1, 2, 4}), 2);

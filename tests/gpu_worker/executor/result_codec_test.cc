@@ -39,6 +39,8 @@ CommandResult Full() {
   row = {.id = 10, .drawn = {.token = Token(11), .allowed = {}}, .bytes = {1, 2}, .unseen = 0.5};
   result.rows.push_back(
       {.id = 11, .drawn = {.token = Token(12), .allowed = {}}, .is_rejected = true});
+  result.rows.push_back({.id = 12, .drawn = {}, .bytes = {3, 4}, .is_given = true});
+  result.read.push_back({.id = 13, .end = CommandResult::Read::End::kHead, .num_tokens = 132});
   result.step = absl::DataLossError("a step");
   return result;
 }
@@ -58,6 +60,9 @@ TEST(ResultCodecTest, AResultComesBackAsItWas) {
   EXPECT_FALSE(result->rows.at(1).unseen.has_value());
   EXPECT_FALSE(result->rows.at(0).is_rejected);
   EXPECT_TRUE(result->rows.at(1).is_rejected);
+  EXPECT_FALSE(result->rows.at(1).is_given);
+  EXPECT_TRUE(result->rows.at(2).is_given);
+  EXPECT_EQ(result->read.at(3).end, CommandResult::Read::End::kHead);
   EXPECT_EQ(result->step, Full().step);
 }
 
@@ -74,12 +79,14 @@ TEST(ResultCodecTest, ValuesThatCannotBeAreRefused) {
   expect_refused([](Result& r) { r.mutable_refused()->set_code(17); });
   expect_refused([](Result& r) { r.mutable_failed(0)->mutable_status()->set_code(0); });
   expect_refused([](Result& r) { r.mutable_progress(0)->set_processed_tokens(4097); });
-  expect_refused([](Result& r) { r.mutable_read(0)->set_end(3); });
+  expect_refused([](Result& r) { r.mutable_read(0)->set_end(4); });
   expect_refused([](Result& r) { r.mutable_read(0)->set_end(2); });  // no token behind it
   expect_refused([](Result& r) { r.mutable_read(1)->set_end(0); });
   expect_refused([](Result& r) { r.mutable_read(2)->mutable_measured(0)->set_token(1000); });
   expect_refused([](Result& r) { r.mutable_rows(0)->set_unseen(std::nan("")); });
   expect_refused([](Result& r) { r.mutable_rows(0)->set_bytes_read(-1); });
+  expect_refused([](Result& r) { r.mutable_rows(0)->set_is_given(true); });  // with a token
+  expect_refused([](Result& r) { r.mutable_rows(0)->clear_drawn(); });
   expect_refused([](Result& r) {
     r.mutable_rows(0)->mutable_drawn()->mutable_token()->mutable_alternatives(0)->set_token(-1);
   });

@@ -158,6 +158,23 @@ TEST_P(SamplerTest, RowsBehindEachOtherDrawWhatStepsOfOneRowDraw) {
   EXPECT_GT(drew_otherwise, 5) << "the rows before make no difference here";
 }
 
+// Tokens of the prompt that share the step with the one that draws are not generated ones.
+TEST_P(SamplerTest, GivenRowsInFrontOfTheOneThatDrawsCountForNothing) {
+  Sampled request = Greedy();
+  request.sampling.frequency_penalty = 2;
+  request.sampling.min_tokens = 1;
+  request.sampling.stop_token_ids = {9};
+  SamplingState state = State(request);
+  const std::vector<SamplingState*> states(kMaxBatch, &state);
+  std::vector<int32_t> forced(kMaxBatch, 11), fed(kMaxBatch, 11);
+  forced.back() = -1;
+  SetLogits(std::vector<std::vector<float>>(kMaxBatch, Peaked(9, 11)));
+  const auto got = sampler_->Sample(states, forced, fed);
+  ASSERT_TRUE(got.ok()) << got.status();
+  EXPECT_EQ((*got)[0].token, 11);
+  EXPECT_EQ(got->back().token, 11) << "9 is held back, and 11 was never drawn";
+}
+
 TEST_P(SamplerTest, ASeedGivesTheSameTokenInAnyBatch) {
   Sampled request = Greedy();
   request.sampling.temperature = 1.0f;

@@ -53,6 +53,23 @@ TEST_F(MeasurePlannerTest, TokensThatAreGivenFillTheStepInTurn) {
   EXPECT_THAT(Plan().decode, ElementsAre(2)) << "its segment is late";
 }
 
+TEST_F(MeasurePlannerTest, TheShortestEndOfAPromptComesFirst) {
+  AddDecoding(1, 9);
+  AddDecoding(2, 1);
+  AddDecoding(3, 9);
+  for (RequestDescription& request : input_.requests) {
+    request.measures_given = true;
+    request.given_tokens = request.more_rows + 1;
+  }
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 3, 2)) << "each has a row";
+  input_.requests.pop_back();
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 2, 1));
+  input_.requests[1].given_tokens = 20;  // as many rows more as before: it has begun slowly
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 1, 1));
+  input_.requests[0].given_tokens = 0;  // scores
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 2, 1));
+}
+
 TEST_F(MeasurePlannerTest, TokensThatAreGivenKeepTheStepWithinTheTarget) {
   const Work row{.steps = 1, .step_rows = 1, .step_context = 1000};
   const Work two{.steps = 1, .step_rows = 2, .step_context = 2000};

@@ -317,6 +317,13 @@ TEST_F(RequestReaderTest, ReadsHowAPromptIsComputed) {
   ExpectRefused("INVALID_ATTENTION", "policy streaming reads prompts by its window");
   request_.mutable_attention()->set_prefill(v1::PREFILL_EXACT);
   EXPECT_EQ(ReadOne().attention.prefill, PrefillKind::kExact);
+  request_.mutable_attention()->set_prefill(v1::PREFILL_INDEXED);
+  EXPECT_EQ(ReadOne().attention.prefill, PrefillKind::kIndexed);
+  EXPECT_EQ(ReadOne().attention.tail_tokens, kDefaultTailTokens);
+  request_.mutable_attention()->set_tail_tokens(kMaxTailTokens);
+  EXPECT_EQ(ReadOne().attention.tail_tokens, kMaxTailTokens);
+  request_.mutable_attention()->set_tail_tokens(0);
+  ExpectRefused("INVALID_ATTENTION", "tail_tokens is 0, it must be in [1, 4096]");
   request_.mutable_attention()->set_prefill(static_cast<v1::Prefill>(7));
   ExpectRefused("INVALID_REQUEST", "prefill 7 is not known to this server");
 }

@@ -25,7 +25,7 @@ TEST(SamplingFields, AllOfThemReachTheRequest) {
           "frequency_penalty": -1, "presence_penalty": 1, "min_tokens": 2, "n": 3, "seed": -1,
           "stop": ["a", "b"], "stop_token_ids": [4], "ignore_eos": true,
           "skip_special_tokens": false, "include_stop_str_in_output": true,
-          "logit_bias": {"17": -100, "3": 2.5}, "policy": "full", "prefill": "sparse", "retrieval_ratio": 0.1, "streaming_window": 640,
+          "logit_bias": {"17": -100, "3": 2.5}, "policy": "full", "prefill": "indexed", "tail_tokens": 90, "retrieval_ratio": 0.1, "streaming_window": 640,
           "max_unseen_mass": 0.25, "estimation_ratio": 0.2, "tenant": "t", "context": "book-1", "priority": -3,
           "timeout": 1.5, "speculation": "off", "return_progress": true, "user": "u", "metadata": {"a": "b"}})",
       &options, &request);
@@ -44,7 +44,8 @@ TEST(SamplingFields, AllOfThemReachTheRequest) {
   EXPECT_TRUE(sampling.ignore_eos() && sampling.include_stop_str_in_output());
   EXPECT_TRUE(sampling.has_skip_special_tokens() && !sampling.skip_special_tokens());
   EXPECT_EQ(request.attention().policy(), v1::ATTENTION_POLICY_FULL);
-  EXPECT_EQ(request.attention().prefill(), v1::PREFILL_SPARSE);
+  EXPECT_EQ(request.attention().prefill(), v1::PREFILL_INDEXED);
+  EXPECT_EQ(request.attention().tail_tokens(), 90);
   EXPECT_EQ(request.attention().retrieval_ratio(), 0.1);
   EXPECT_EQ(request.attention().streaming_window(), 640);
   EXPECT_EQ(request.attention().max_unseen_mass(), 0.25);

@@ -49,7 +49,8 @@ class ScoreOptions(ContextOptions, total=False):
     """Options of a scoring; generation.proto says what each means, and its default."""
 
     policy: str  # "wave", "full" or "streaming"
-    prefill: str  # "exact" or "sparse"
+    prefill: str  # "exact", "sparse" or "indexed"
+    tail_tokens: int  # with "indexed"
     retrieval_ratio: float
     estimation_ratio: float
     max_unseen_mass: float
