@@ -32,20 +32,17 @@ absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
 
 absl::Status DriftingQueries::BeginStep(std::span<SequenceKv* const> batch) {
   const std::span<int32_t> rows = rows_.Host<int32_t>(0);
-  for (uint32_t layer = 0; layer < num_layers_; ++layer) {
-    for (size_t i = 0; i < batch.size(); ++i) {
-      rows[layer * static_cast<size_t>(max_batch_) + i] =
-          context_.QueryRow(batch[i]->sequence_id, layer, step_);
-    }
-  }
   const std::span<int32_t> keys = rows_.Host<int32_t>(1);
   uint64_t position = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     const bool is_next_of_same = i > 0 && batch[i] == batch[i - 1];
     position = is_next_of_same ? position + 1 : static_cast<uint64_t>(batch[i]->num_tokens);
     keys[i] = static_cast<int32_t>(position % kGeneratedTokens);
+    for (uint32_t layer = 0; layer < num_layers_; ++layer) {
+      rows[layer * static_cast<size_t>(max_batch_) + i] =
+          context_.QueryRow(batch[i]->sequence_id, layer, position);
+    }
   }
-  ++step_;
   return ForwardingPolicy::BeginStep(batch);
 }
 

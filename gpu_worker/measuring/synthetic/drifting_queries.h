@@ -27,8 +27,8 @@ class DriftingQueries final : public ForwardingPolicy {
   // Device bytes that Create takes.
   static size_t Bytes(uint32_t num_layers, int32_t max_batch);
 
-  // A sequence's queries are consecutive ones of the context as long as it takes part in every
-  // step; sequences and layers begin at different ones.
+  // A token's queries are of its position: consecutive tokens have consecutive ones of the context,
+  // whichever steps they are fed in. Sequences and layers begin at different ones.
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   absl::Status UploadStep() override;
   // Overwrites `queries`, and `keys` where the context has some for generated tokens.
@@ -54,7 +54,6 @@ class DriftingQueries final : public ForwardingPolicy {
   // int32 [num_layers][max_batch]: rows of SyntheticContext::queries(); [max_batch]: of its
   // generated_keys().
   StagedArrays rows_;
-  uint64_t step_ = 0;
 };
 
 }  // namespace retroinfer
