@@ -1,7 +1,8 @@
 // Bound by memory: each centroid is read once, 2 * head_dim bytes (in int8 head_dim + 2), for up to
-// 8 query heads; groups of more take several launches.
+// 8 query heads of each row of a sequence; groups of more take several launches.
 //
-// A warp multiplies 16 centroids by the group's queries, padded to 8 heads, on tensor cores. Lanes
+// A warp multiplies 16 centroids by queries, 8 at a time, on tensor cores: those of one row after
+// those of the other. A product's column depends on its own query alone, wherever it stands. Lanes
 // read 16 bytes at a time: element k of the product is not dimension k, but the permutation is the
 // same on both sides. int8 becomes bf16 in registers, which is exact.
 #include <cuda_bf16.h>
@@ -15,6 +16,7 @@
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/group_slice.h"
+#include "gpu_worker/ops/cuda/joined_rows.cuh"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/index/centroid_score_check.h"
 #include "gpu_worker/ops/index/cuda/centroid_score.h"
@@ -24,6 +26,7 @@ namespace {
 
 constexpr int kThreads = 128;     // one meta block: 4 warps of 16 clusters
 constexpr int32_t kMaxHeads = 8;  // of a launch
+constexpr int32_t kColumns = 8;   // of a product: queries
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
 struct ScoreParams {
@@ -85,7 +88,7 @@ __device__ uint4 Widen(uint32_t first, uint32_t second) {
           WidenPair(__byte_perm(second, 0, 0x4140)), WidenPair(__byte_perm(second, 0, 0x4342))};
 }
 
-// The products of all chunks that a lane has of two rows of centroids, and of the query.
+// The products of all chunks that a lane has of two rows of centroids, and of the queries.
 template <typename Element, int kChunks, int kQueryChunks>
 __device__ void MultiplyRows(const uint4 (&low)[kChunks], const uint4 (&high)[kChunks],
                              const uint4 (&query)[kQueryChunks], float (&even)[4],
@@ -119,19 +122,63 @@ __device__ float SumOfSquares(const uint4& packed) {
   return sum;
 }
 
+// A query of a product: a head of the slice, of one of the rows that are worked on together.
+struct Column {
+  uint32_t row;  // of the batch
+  int32_t head;  // of the slice
+
+  __device__ Column(const ScoreParams& params, uint32_t first_row, int32_t index)
+      : row(first_row + static_cast<uint32_t>(index / params.slice.count)),
+        head(index % params.slice.count) {}
+};
+
+// What a lane has of one query: the dimensions that it has of centroids.
+template <int kChunks>
+struct LaneQuery {
+  uint4 chunks[kChunks];
+
+  __device__ float SumOfSquares() const {
+    float sum = 0;
+    for (const uint4& chunk : chunks) sum += cuda::SumOfSquares(chunk);
+    return sum;
+  }
+};
+
+// Begins to read this lane's part of column `column` of `count`; zeros beyond them.
+template <typename Element, int kDims>
+__device__ LaneQuery<kDims / 32> ReadQuery(const ScoreParams& params, uint32_t head,
+                                           uint32_t first_row, int32_t column, int32_t count) {
+  constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
+  const int part = static_cast<int>(threadIdx.x % 4);
+  LaneQuery<kDims / 32> query = {};
+  if (column >= count) return query;
+  const Column at(params, first_row, column);
+  const auto* words = reinterpret_cast<const uint4*>(
+      params.queries + at.row * params.query_stride +
+      (static_cast<int64_t>(head) * params.slice.group + params.slice.first + at.head) * kDims);
+#pragma unroll
+  for (int i = 0; i < kDims / 32; ++i) {
+    const int word = kIsInt8 ? 8 * (i / 2) + i % 2 : 4 * i;
+    query.chunks[i] = __ldcg(words + (kIsInt8 ? 2 : 1) * part + word);
+  }
+  return query;
+}
+
 // grid: [kv_heads, max_clusters / 64, batch]: the heads of a block are neighbours in memory, and of
-// a long index each block is in another page of the address translation.
+// a long index each block is in another page of the address translation. The first of rows that are
+// joined works for all of them.
 // Element: bf16, or int8 with scales behind the block's centroids.
 template <typename Element, int kDims>
-__global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params) {
+__global__ void __launch_bounds__(kThreads, kDims > 128 ? 4 : 8)
+    ScoreTensor(const ScoreParams params) {
   constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
   constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
   constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes, that one lane reads of a row
-  constexpr int kQueryChunks = kDims / 32;             // the same of a query
   const uint32_t head = blockIdx.x, sequence = blockIdx.z;
   const MetaIndexView index = params.indexes[sequence];
+  const int32_t num_rows = NumJoined(params.indexes, sequence, gridDim.z);
   AllowNextKernel();
-  if (static_cast<int32_t>(blockIdx.y) >= index.num_blocks) {
+  if (num_rows == 0 || static_cast<int32_t>(blockIdx.y) >= index.num_blocks) {
     AwaitLastKernel();
     return;
   }
@@ -142,8 +189,7 @@ __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params
   const auto* centroids = reinterpret_cast<const uint4*>(
       params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes);
   constexpr int kRowWords = kDims / kChunkElements;  // uint4
-  constexpr int kQueryWords = kDims / 8;
-  uint4 low[kChunks], high[kChunks], query[kQueryChunks];
+  uint4 low[kChunks], high[kChunks];
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
@@ -152,44 +198,41 @@ __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params
   const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
   const uint32_t tokens[2] = {entries[0].num_tokens, entries[8].num_tokens};
   const float radius[2] = {entries[0].radius, entries[8].radius};
-  [[maybe_unused]] float scale[2];
+  float scale[2] = {params.scale, params.scale};
   if constexpr (kIsInt8) {
-    scale[0] = params.scale * ScaleOf<kDims>(params.runs, block, params.layer, head, first + row);
-    scale[1] =
-        params.scale * ScaleOf<kDims>(params.runs, block, params.layer, head, first + row + 8);
+    for (uint32_t i = 0; i < 2; ++i) {
+      scale[i] *= ScaleOf<kDims>(params.runs, block, params.layer, head,
+                                 first + static_cast<uint32_t>(row) + 8 * i);
+    }
   }
   // Of an index in use nothing is written, so all that was there before the queries.
   AwaitLastKernel();
-  const auto* queries = reinterpret_cast<const uint4*>(
-      params.queries + sequence * params.query_stride +
-      (static_cast<int64_t>(head) * params.slice.group + params.slice.first) * kDims);
-  float squares = 0;
+  const int32_t columns = num_rows * params.slice.count;
+  const uint32_t cluster = blockIdx.y * kClustersPerMetaBlock + first + static_cast<uint32_t>(row);
+#pragma unroll 1
+  for (int32_t base = 0; base < columns; base += kColumns) {
+    const LaneQuery<kDims / 32> query =
+        ReadQuery<Element, kDims>(params, head, sequence, base + row, columns);
+    float squares = query.SumOfSquares();
+    squares += __shfl_xor_sync(kAllLanes, squares, 1);
+    squares += __shfl_xor_sync(kAllLanes, squares, 2);
+    const float reach = params.radius_weight * params.scale * sqrtf(squares);
+    float even[4] = {}, odd[4] = {};
+    MultiplyRows<Element>(low, high, query.chunks, even, odd);
 #pragma unroll
-  for (int i = 0; i < kQueryChunks; ++i) {
-    // The dimensions that this lane has of the centroids.
-    const int first_word = row * kQueryWords + (kIsInt8 ? 2 : 1) * part;
-    const int word = kIsInt8 ? 8 * (i / 2) + i % 2 : 4 * i;
-    query[i] = row < params.slice.count ? __ldcg(queries + first_word + word) : uint4{0, 0, 0, 0};
-    squares += SumOfSquares(query[i]);
-  }
-
-  squares += __shfl_xor_sync(kAllLanes, squares, 1);
-  squares += __shfl_xor_sync(kAllLanes, squares, 2);
-  const float reach = params.radius_weight * params.scale * sqrtf(squares);
-  const float reaches[2] = {__shfl_sync(kAllLanes, reach, 8 * part),
-                            __shfl_sync(kAllLanes, reach, 8 * part + 4)};
-  float even[4] = {}, odd[4] = {};
-  MultiplyRows<Element>(low, high, query, even, odd);
-
-  const int64_t first_row = FirstRow(params.slice, sequence, head) * params.max_clusters;
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock + first + row;
+    for (int i = 0; i < 2; ++i) {
+      const float reach_of_column = __shfl_sync(kAllLanes, reach, 8 * part + 4 * i);
+      const int32_t column = base + 2 * part + i;
+      if (column >= columns) continue;
+      const Column at(params, sequence, column);
+      const int64_t place =
+          (FirstRow(params.slice, at.row, head) + at.head) * params.max_clusters + cluster;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int query_head = 2 * part + i % 2;
-    if (query_head >= params.slice.count) continue;
-    Write(params, first_row + query_head * params.max_clusters + column + i / 2 * 8, tokens[i / 2],
-          (kIsInt8 ? scale[i / 2] : params.scale) * (even[i] + odd[i]), reaches[i % 2],
-          radius[i / 2]);
+      for (int j = 0; j < 2; ++j) {
+        Write(params, place + 8 * j, tokens[j], scale[j] * (even[i + 2 * j] + odd[i + 2 * j]),
+              reach_of_column, radius[j]);
+      }
+    }
   }
 }
 
