@@ -582,9 +582,11 @@ class Clock {
   Event& estimated() { return *estimated_; }
   Event& admitted() { return *admitted_; }
 
-  // While recording: what is enqueued on side() runs beside later work of stream(), until Join().
-  void Fork() {
+  // While recording: what is enqueued on side() runs beside later work of stream(), until Join(),
+  // and beside what `first` enqueues there before it.
+  void Fork(const std::function<void()>& first = {}) {
     Ok(cudaEventRecord(fork_, stream_.get()));
+    if (first) first();
     Ok(cudaStreamWaitEvent(side_.get(), fork_));
   }
   void Join() {
@@ -644,13 +646,14 @@ void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& wha
   stages.Score(clock.stream(), batch, set);
   stages.Select(clock.stream(), batch);
   stages.ChoosePages(clock.stream(), batch, set);
-  clock.Fork();
+  clock.Fork([&] {
+    if (set > 0) Ok(clock.stream().Wait(clock.admitted()));
+    stages.LookUp(clock.stream(), batch, set);
+  });
   stages.FindRests(clock.side(), batch, set);
   stages.Estimate(clock.side(), batch, set);
   stages.WeighUnseen(clock.side(), batch, set);
   Ok(clock.side().Record(clock.estimated()));
-  if (set > 0) Ok(clock.stream().Wait(clock.admitted()));
-  stages.LookUp(clock.stream(), batch, set);
   stages.Attend(clock.stream(), batch, set, &clock.estimated());
   clock.Fork();
   stages.Admit(clock.side());
@@ -783,9 +786,10 @@ int Run(const Shape& shape, bool only_index) {
                 backend.device->info().name.c_str(), common::kBuildRevision,
                 static_cast<double>(stages.pool_bytes().size()) / 1e9, limit);
     std::printf("%-34s %5s %9s %9s %8s\n", "stage", "batch", "us", "GB/s", "of limit");
+    const DeviceBuffer weights = data.Allocate(kWeightBytes);
     const auto read_weights = [&] {
-      bench::LaunchRead(stages.pool_bytes().device_data(), kWeightBytes,
-                        sink.as<float>().device_data(), clock.stream());
+      bench::LaunchRead(weights.bytes().device_data(), kWeightBytes, sink.as<float>().device_data(),
+                        clock.stream());
     };
     MeasureStages(stages, clock, read_weights, limit, only_index);
     if (!only_index) MeasureAdmission(stages, clock);

@@ -240,14 +240,15 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const AttentionForm& fo
   RETURN_IF_ERROR(Select());
   if (has_codes_) RETURN_IF_ERROR(ChoosePages(layer, form, queries));
   RETURN_IF_ERROR(stream_.Record(*selected_));
+  // The last layer's admissions: they had all of the time since its attention. The look-up goes
+  // first: its blocks are few and large, and would wait until those of the estimate have left room.
+  if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
+  RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(beside_->Wait(*selected_));
   if (has_codes_) RETURN_IF_ERROR(FindRestsOn(*beside_, layer, form, queries));
   RETURN_IF_ERROR(EstimateOn(*beside_, layer));
   if (weighs_unseen_) RETURN_IF_ERROR(WeighUnseenOn(*beside_, layer));
   RETURN_IF_ERROR(beside_->Record(*estimated_done_));
-  // The last layer's admissions: they had all of the time since its attention.
-  if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
-  RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(AttendAfter(estimated_done_.get(), layer, form, queries, out));
   // Not beside attention, which reads missing pages over the same bus.
   RETURN_IF_ERROR(stream_.Record(*attended_));

@@ -18,7 +18,11 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kBlocksOfProcessor = 2;
+// Blocks on a multiprocessor. One sequence is cut for two; parts of several are worked on by more,
+// as many as there is room for, since warps wait for each other at the end of each part.
+constexpr int kFewBlocks = 2;
+template <typename Kv>
+inline constexpr int kManyBlocks = sizeof(Kv) == 1 ? 4 : 3;
 
 template <typename Kv, int kHeadDim>
 struct StateOf {
@@ -33,8 +37,8 @@ struct StateOf<int8_t, kHeadDim> {
   using Type = EightBitState<kHeadDim>;
 };
 
-// `Kv`: element of keys and values; int8_t: in eight bits.
-template <typename Kv, int kHeadDim>
+// `Kv`: element of keys and values; int8_t: in eight bits. kBlocks: on a multiprocessor.
+template <typename Kv, int kHeadDim, int kBlocks>
 struct Config {
   using State = typename StateOf<Kv, kHeadDim>::Type;
   static constexpr bool kTensor = !std::is_same_v<Kv, float>;
@@ -43,7 +47,12 @@ struct Config {
   static constexpr int kTileBytes = State::kTileBytes;
   // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up. Two stages
   // of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
-  static constexpr int kStages = kTensor ? (kTileBytes > 8192 ? 2 : 16384 / kTileBytes) : 1;
+  static constexpr int kWarpBytes = kBlocks > 3 ? 8192 : 16384;
+  static constexpr int kStages =
+      kTensor ? (kTileBytes > kWarpBytes / 2 ? 2 : kWarpBytes / kTileBytes) : 1;
+  // A block has at most one part of each unit; fewer than all units if those have a part each. Of
+  // three blocks shared memory has room for no more than this.
+  static constexpr int kMaxParts = kBlocks == 3 ? 24 : kMaxDecodeSequences;
 };
 
 template <typename C, int kHeadDim>
@@ -53,7 +62,7 @@ struct alignas(128) Shared {
     DecodePlanScratch plan;
     WarpResults<kHeadDim> results;
   };
-  DecodePart parts[kMaxPartsOfBlock];
+  DecodePart parts[C::kMaxParts];
   uint32_t masks[kDecodeWarps][C::kStages];
   int32_t total_parts;
 };
@@ -269,10 +278,10 @@ __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32
   for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
 }
 
-template <typename Kv, int kHeadDim>
-__global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
+template <typename Kv, int kHeadDim, int kBlocks>
+__global__ void __launch_bounds__(kDecodeThreads, kBlocks)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
-  using C = Config<Kv, kHeadDim>;
+  using C = Config<Kv, kHeadDim, kBlocks>;
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
@@ -360,35 +369,55 @@ struct Grid {
   int blocks = 0;  // that fill the device
 };
 
-template <typename Kv, int kHeadDim>
+template <typename Kv, int kHeadDim, int kBlocks>
+constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim, kBlocks>, kHeadDim>);
+
+template <typename Kv, int kHeadDim, int kBlocks>
 Grid FindGrid() {
-  constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
-  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
+  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim, kBlocks>;
+  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim, kBlocks>;
   Grid grid;
   int device = 0, processors = 0, of_processor = 0;
   const auto attempt = [&grid](cudaError_t code) {
     if (grid.code == cudaSuccess) grid.code = code;
   };
   attempt(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(kSharedBytes)));
+                               static_cast<int>(kBytes)));
   attempt(cudaGetDevice(&device));
   attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  attempt(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads,
-                                                        kSharedBytes));
-  grid.blocks = min(kMaxDecodeBlocks, processors * min(of_processor, kBlocksOfProcessor));
+  attempt(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads, kBytes));
+  grid.blocks = processors * min(of_processor, kBlocks);
+  if (kBlocks == kFewBlocks) grid.blocks = min(kMaxDecodeBlocks, grid.blocks);
   if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
   return grid;
 }
 
-template <typename Kv, int kHeadDim>
-cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
-  static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
-  if (grid.code != cudaSuccess) return grid.code;
+template <typename Kv, int kHeadDim, int kBlocks>
+cudaError_t LaunchOn(const Grid& grid, const DecodeLaunch& launch, cudaStream_t stream) {
   return LaunchDependent({.grid = dim3(static_cast<unsigned>(grid.blocks)),
                           .block = dim3(kDecodeThreads),
-                          .shared_bytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>),
+                          .shared_bytes = kSharedBytes<Kv, kHeadDim, kBlocks>,
                           .stream = stream},
-                         &DecodeAttentionKernel<Kv, kHeadDim>, launch);
+                         &DecodeAttentionKernel<Kv, kHeadDim, kBlocks>, launch);
+}
+
+template <typename Kv, int kHeadDim>
+cudaError_t Launch(DecodeLaunch launch, cudaStream_t stream) {
+  // A process has one device.
+  static const Grid few = FindGrid<Kv, kHeadDim, kFewBlocks>();
+  if (few.code != cudaSuccess) return few.code;
+  launch.plan_blocks = few.blocks;
+  if constexpr (!std::is_same_v<Kv, float> && kHeadDim <= 128) {
+    static const Grid many = FindGrid<Kv, kHeadDim, kManyBlocks<Kv>>();
+    if (many.code != cudaSuccess) return many.code;
+    const int parts = launch.num_sequences * max(few.blocks, launch.num_heads);
+    if (launch.num_sequences > 1 && many.blocks > few.blocks &&
+        parts <= many.blocks * Config<Kv, kHeadDim, kManyBlocks<Kv>>::kMaxParts) {
+      return LaunchOn<Kv, kHeadDim, kManyBlocks<Kv>>(many, launch, stream);
+    }
+  }
+  return LaunchOn<Kv, kHeadDim, kFewBlocks>(few, launch, stream);
 }
 
 template <typename Kv>

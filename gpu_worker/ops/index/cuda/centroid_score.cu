@@ -8,6 +8,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -27,15 +28,18 @@ namespace {
 constexpr int kThreads = 128;     // one meta block: 4 warps of 16 clusters
 constexpr int32_t kMaxHeads = 8;  // of a launch
 constexpr int32_t kColumns = 8;   // of a product: queries
+constexpr int64_t kPlaces = 2;    // of blocks that take rows in turn
 constexpr uint32_t kAllLanes = 0xffffffffu;
 
 struct ScoreParams {
   MetaRuns runs;
   const __nv_bfloat16* queries;  // [batch, query_heads * head_dim]
   int64_t query_stride;
+  uint32_t num_rows;
   const MetaIndexView* indexes;
   uint32_t layer;
   GroupSlice slice;
+  int32_t rows_of_product;
   int64_t max_clusters;
   float scale;
   float radius_weight;
@@ -48,12 +52,21 @@ __device__ int64_t FirstRow(const GroupSlice& slice, uint32_t sequence, uint32_t
   return (static_cast<int64_t>(sequence) * gridDim.x + head) * slice.group + slice.first;
 }
 
+// What is needed of a cluster beside its centroid.
+struct Cluster {
+  uint32_t num_tokens;
+  float scale;  // of its products
+  float radius;
+};
+
 // Writes what is known of one (cluster, head).
-__device__ void Write(const ScoreParams& params, int64_t at, uint32_t num_tokens, float score,
-                      float reach, float radius) {
-  const bool is_empty = num_tokens == 0;
+__device__ void Write(const ScoreParams& params, int64_t at, const Cluster& cluster, float product,
+                      float reach) {
+  const bool is_empty = cluster.num_tokens == 0;
+  const float score = cluster.scale * product;
   params.scores[at] = is_empty ? -INFINITY : score;
-  if (params.ranks != nullptr) params.ranks[at] = is_empty ? -INFINITY : score + reach * radius;
+  if (params.ranks == nullptr) return;
+  params.ranks[at] = is_empty ? -INFINITY : score + reach * cluster.radius;
 }
 
 // Two products of 16 centroids, 16 dimensions and 8 heads. `low` and `high`: 8 elements of rows
@@ -86,6 +99,16 @@ __device__ uint32_t WidenPair(uint32_t pair) {
 __device__ uint4 Widen(uint32_t first, uint32_t second) {
   return {WidenPair(__byte_perm(first, 0, 0x4140)), WidenPair(__byte_perm(first, 0, 0x4342)),
           WidenPair(__byte_perm(second, 0, 0x4140)), WidenPair(__byte_perm(second, 0, 0x4342))};
+}
+
+// Keeps the compiler from widening numbers ahead of a loop that does so: registers have no room for
+// them.
+template <int kChunks>
+__device__ void StayPacked(uint4 (&chunks)[kChunks]) {
+#pragma unroll
+  for (uint4& chunk : chunks) {
+    asm volatile("" : "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
+  }
 }
 
 // The products of all chunks that a lane has of two rows of centroids, and of the queries.
@@ -122,15 +145,23 @@ __device__ float SumOfSquares(const uint4& packed) {
   return sum;
 }
 
-// A query of a product: a head of the slice, of one of the rows that are worked on together.
+// Of a product: a head of the slice of one of the rows that the product has.
 struct Column {
-  uint32_t row;  // of the batch
-  int32_t head;  // of the slice
-
-  __device__ Column(const ScoreParams& params, uint32_t first_row, int32_t index)
-      : row(first_row + static_cast<uint32_t>(index / params.slice.count)),
-        head(index % params.slice.count) {}
+  int32_t row;  // from the product's first on
+  int32_t head;
 };
+
+struct ScoreShared {
+  Cluster clusters[kClustersPerMetaBlock];
+  Column columns[kColumns];
+};
+
+// Where a product's columns belong: divisions are made once.
+__device__ void FillColumns(const GroupSlice& slice, ScoreShared& shared) {
+  const auto column = static_cast<int32_t>(threadIdx.x);
+  if (column < kColumns) shared.columns[column] = {column / slice.count, column % slice.count};
+  __syncthreads();
+}
 
 // What a lane has of one query: the dimensions that it has of centroids.
 template <int kChunks>
@@ -144,18 +175,18 @@ struct LaneQuery {
   }
 };
 
-// Begins to read this lane's part of column `column` of `count`; zeros beyond them.
+// Begins to read this lane's part of a head's query of row `row`; zeros where it is not.
 template <typename Element, int kDims>
-__device__ LaneQuery<kDims / 32> ReadQuery(const ScoreParams& params, uint32_t head,
-                                           uint32_t first_row, int32_t column, int32_t count) {
+__device__ LaneQuery<kDims / 32> ReadQuery(const ScoreParams& params, uint32_t row, int32_t head,
+                                           bool is_there) {
   constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
   const int part = static_cast<int>(threadIdx.x % 4);
   LaneQuery<kDims / 32> query = {};
-  if (column >= count) return query;
-  const Column at(params, first_row, column);
-  const auto* words = reinterpret_cast<const uint4*>(
-      params.queries + at.row * params.query_stride +
-      (static_cast<int64_t>(head) * params.slice.group + params.slice.first + at.head) * kDims);
+  if (!is_there) return query;
+  const int64_t first_head = static_cast<int64_t>(blockIdx.x) * params.slice.group;
+  const auto* words =
+      reinterpret_cast<const uint4*>(params.queries + row * params.query_stride +
+                                     (first_head + params.slice.first + head) * kDims);
 #pragma unroll
   for (int i = 0; i < kDims / 32; ++i) {
     const int word = kIsInt8 ? 8 * (i / 2) + i % 2 : 4 * i;
@@ -164,24 +195,14 @@ __device__ LaneQuery<kDims / 32> ReadQuery(const ScoreParams& params, uint32_t h
   return query;
 }
 
-// grid: [kv_heads, max_clusters / 64, batch]: the heads of a block are neighbours in memory, and of
-// a long index each block is in another page of the address translation. The first of rows that are
-// joined works for all of them.
-// Element: bf16, or int8 with scales behind the block's centroids.
+// Scores the block's 64 clusters for `num_rows` rows from `first_row` on, which have this index.
 template <typename Element, int kDims>
-__global__ void __launch_bounds__(kThreads, kDims > 128 ? 4 : 8)
-    ScoreTensor(const ScoreParams params) {
+__device__ void ScoreRows(const ScoreParams& params, const MetaIndexView& index, uint32_t first_row,
+                          int32_t num_rows, ScoreShared& shared) {
   constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
   constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
   constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes, that one lane reads of a row
-  const uint32_t head = blockIdx.x, sequence = blockIdx.z;
-  const MetaIndexView index = params.indexes[sequence];
-  const int32_t num_rows = NumJoined(params.indexes, sequence, gridDim.z);
-  AllowNextKernel();
-  if (num_rows == 0 || static_cast<int32_t>(blockIdx.y) >= index.num_blocks) {
-    AwaitLastKernel();
-    return;
-  }
+  const uint32_t head = blockIdx.x;
   const MetaBlockId block = index.block_ids[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4, part = lane % 4;
   const uint32_t first = threadIdx.x / 32 * 16;
@@ -195,48 +216,85 @@ __global__ void __launch_bounds__(kThreads, kDims > 128 ? 4 : 8)
     low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
     high[i] = __ldcs(centroids + (row + 8) * kRowWords + part + 4 * i);
   }
-  const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
-  const uint32_t tokens[2] = {entries[0].num_tokens, entries[8].num_tokens};
-  const float radius[2] = {entries[0].radius, entries[8].radius};
-  float scale[2] = {params.scale, params.scale};
-  if constexpr (kIsInt8) {
-    for (uint32_t i = 0; i < 2; ++i) {
-      scale[i] *= ScaleOf<kDims>(params.runs, block, params.layer, head,
-                                 first + static_cast<uint32_t>(row) + 8 * i);
+  // What products are multiplied with waits in shared memory: registers are full.
+  __syncwarp();  // all lanes have read what was there for other rows
+  if (part < 2) {
+    const uint32_t place = first + static_cast<uint32_t>(row + 8 * part);
+    const MetaEntry& entry = params.runs.Entries(block, params.layer, head)[place];
+    float scale = params.scale;
+    if constexpr (kIsInt8) {
+      scale *= ScaleOf<kDims>(params.runs, block, params.layer, head, place);
     }
+    shared.clusters[place] = {entry.num_tokens, scale, entry.radius};
   }
+  __syncwarp();
   // Of an index in use nothing is written, so all that was there before the queries.
   AwaitLastKernel();
-  const int32_t columns = num_rows * params.slice.count;
-  const uint32_t cluster = blockIdx.y * kClustersPerMetaBlock + first + static_cast<uint32_t>(row);
 #pragma unroll 1
-  for (int32_t base = 0; base < columns; base += kColumns) {
-    const LaneQuery<kDims / 32> query =
-        ReadQuery<Element, kDims>(params, head, sequence, base + row, columns);
+  for (int32_t base = 0; base < num_rows; base += params.rows_of_product) {
+    // Columns of no row, at the end of a product or of the rows, have zeros.
+    const int32_t end = min(params.rows_of_product, num_rows - base);
+    const uint32_t product_row = first_row + static_cast<uint32_t>(base);
+    const Column own = shared.columns[row];
+    const LaneQuery<kDims / 32> query = ReadQuery<Element, kDims>(
+        params, product_row + static_cast<uint32_t>(own.row), own.head, own.row < end);
     float squares = query.SumOfSquares();
     squares += __shfl_xor_sync(kAllLanes, squares, 1);
     squares += __shfl_xor_sync(kAllLanes, squares, 2);
     const float reach = params.radius_weight * params.scale * sqrtf(squares);
     float even[4] = {}, odd[4] = {};
+    if constexpr (kIsInt8) {
+      StayPacked(low);
+      StayPacked(high);
+    }
     MultiplyRows<Element>(low, high, query.chunks, even, odd);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float reach_of_column = __shfl_sync(kAllLanes, reach, 8 * part + 4 * i);
-      const int32_t column = base + 2 * part + i;
-      if (column >= columns) continue;
-      const Column at(params, sequence, column);
-      const int64_t place =
-          (FirstRow(params.slice, at.row, head) + at.head) * params.max_clusters + cluster;
+      const Column column = shared.columns[2 * part + i];
+      if (column.row >= end) continue;
+      const uint32_t of_batch = product_row + static_cast<uint32_t>(column.row);
+      const int64_t to =
+          (FirstRow(params.slice, of_batch, head) + column.head) * params.max_clusters +
+          blockIdx.y * kClustersPerMetaBlock;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        Write(params, place + 8 * j, tokens[j], scale[j] * (even[i + 2 * j] + odd[i + 2 * j]),
-              reach_of_column, radius[j]);
+        const uint32_t place = first + static_cast<uint32_t>(row + 8 * j);
+        Write(params, to + place, shared.clusters[place], even[i + 2 * j] + odd[i + 2 * j],
+              reach_of_column);
       }
     }
   }
 }
 
-// For f32 KV: a warp takes one cluster at a time. The same grid.
+// grid: [kv_heads, max_clusters / 64, at most kPlaces]: the heads of a block are neighbours in
+// memory, and of a long index each block is in another page of the address translation. Rows that
+// are joined are one piece of work, and blocks of the last dimension take such pieces in turn: one
+// for each row would mostly be there for nothing.
+// Element: bf16, or int8 with scales behind the block's centroids.
+template <typename Element, int kDims>
+__global__ void __launch_bounds__(kThreads, kDims > 128 ? 4 : 8)
+    ScoreTensor(const ScoreParams params) {
+  __shared__ ScoreShared shared;
+  AllowNextKernel();
+  FillColumns(params.slice, shared);
+  uint32_t turn = blockIdx.z;
+  for (uint32_t row = 0; row < params.num_rows;) {
+    const uint32_t num_rows = NumJoined(params.indexes, row, params.num_rows);
+    if (turn == 0) {
+      const MetaIndexView index = params.indexes[row];
+      if (static_cast<int32_t>(blockIdx.y) < index.num_blocks) {
+        ScoreRows<Element, kDims>(params, index, row, static_cast<int32_t>(num_rows), shared);
+      }
+      turn = gridDim.z;
+    }
+    --turn;
+    row += num_rows;
+  }
+  AwaitLastKernel();
+}
+
+// For f32 KV: a warp takes one cluster at a time. grid: [kv_heads, max_clusters / 64, batch].
 template <int kDims>
 __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
   constexpr int kPerLane = kDims / 32;
@@ -277,7 +335,7 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
       Write(params,
             row * params.max_clusters + static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock +
                 cluster,
-            entries[cluster].num_tokens, params.scale * sum, reach, entries[cluster].radius);
+            {entries[cluster].num_tokens, params.scale, entries[cluster].radius}, sum, reach);
     }
   }
 }
@@ -302,24 +360,28 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
       .runs = MetaRuns(args.pool),
       .queries = reinterpret_cast<const __nv_bfloat16*>(args.queries.data),
       .query_stride = args.queries.row_stride,
+      .num_rows = static_cast<uint32_t>(args.queries.rows),
       .indexes = args.indexes.device_data(),
       .layer = args.layer,
       .slice = {},
+      .rows_of_product = 0,
       .max_clusters = args.max_clusters,
       .scale = args.scale,
       .radius_weight = args.radius_weight,
       .scores = args.scores.device_data(),
       .ranks = args.radius_weight != 0 ? args.ranks.device_data() : nullptr,
   };
-  const dim3 grid(geometry.num_kv_heads,
-                  static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
-                  static_cast<uint32_t>(args.queries.rows));
   const DType centroid = geometry.format.centroid.element;
+  const dim3 grid(
+      geometry.num_kv_heads, static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
+      static_cast<uint32_t>(centroid == DType::kF32 ? args.queries.rows
+                                                    : std::min(args.queries.rows, kPlaces)));
   const auto kernel = geometry.head_dim == 256   ? KernelFor<256>(centroid)
                       : geometry.head_dim == 128 ? KernelFor<128>(centroid)
                                                  : KernelFor<64>(centroid);
   return ForSlices(static_cast<int32_t>(group), kMaxHeads, [&](const GroupSlice& slice) {
     params.slice = slice;
+    params.rows_of_product = kColumns / slice.count;
     return CudaStatus(
         LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()}, kernel,
                         params),
