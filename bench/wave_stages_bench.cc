@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda/graph_clock.h"
 #include "bench/support/measure.h"
 #include "bench/support/read_bandwidth.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
@@ -42,6 +43,8 @@ namespace retroinfer {
 namespace {
 
 using namespace test_support;
+using bench::GraphClock;
+using bench::Ok;
 
 constexpr uint32_t kHeads = 8, kGroup = 4, kDim = 128;
 constexpr int32_t kQueryHeads = kHeads * kGroup;
@@ -99,17 +102,6 @@ struct Shape {
   // Of the clusters that are looked up of its sequence, the first one of a row of the batch.
   int32_t FirstPlace(int32_t row) const { return row % rows_of_sequence * moved; }
 };
-
-void Ok(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  std::abort();
-}
-void Ok(cudaError_t code) {
-  if (code == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(code));
-  std::abort();
-}
 
 // Inputs and outputs of all stages.
 class Stages {
@@ -173,6 +165,7 @@ class Stages {
                                             .pool = pool(),
                                             .layer = set,
                                             .indexes = indexes(batch),
+                                            .share_an_index = batch > 1 && shape_.sequences() == 1,
                                             .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
                                             .max_clusters = shape_.clusters,
                                             .scores = scores_.as<float>(),
@@ -560,78 +553,12 @@ class Stages {
   std::vector<DeviceData::Matrix> queries_, out_;
 };
 
-// Times graphs on one stream; `side` runs beside it.
-class Clock {
- public:
-  explicit Clock(Backend& backend)
-      : stream_(static_cast<CudaStream&>(*backend.stream)),
-        side_(static_cast<CudaStream&>(*backend.background)) {
-    for (cudaEvent_t* event : {&begin_, &end_}) Ok(cudaEventCreate(event));
-    for (cudaEvent_t* event : {&fork_, &join_}) {
-      Ok(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    }
-    estimated_ = *backend.device->CreateEvent();
-    admitted_ = *backend.device->CreateEvent();
-  }
-  ~Clock() {
-    for (cudaEvent_t event : {begin_, end_, fork_, join_}) (void)cudaEventDestroy(event);
-  }
-
-  CudaStream& stream() { return stream_; }
-  CudaStream& side() { return side_; }
-  Event& estimated() { return *estimated_; }
-  Event& admitted() { return *admitted_; }
-
-  // While recording: what is enqueued on side() runs beside later work of stream(), until Join(),
-  // and beside what `first` enqueues there before it.
-  void Fork(const std::function<void()>& first = {}) {
-    Ok(cudaEventRecord(fork_, stream_.get()));
-    if (first) first();
-    Ok(cudaStreamWaitEvent(side_.get(), fork_));
-  }
-  void Join() {
-    Ok(cudaEventRecord(join_, side_.get()));
-    Ok(cudaStreamWaitEvent(stream_.get(), join_));
-  }
-
-  // Median time in microseconds of what `enqueue` puts on the stream.
-  double Time(const std::function<void()>& enqueue) {
-    cudaGraph_t graph;
-    cudaGraphExec_t program;
-    Ok(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    enqueue();
-    Ok(cudaStreamEndCapture(stream_.get(), &graph));
-    Ok(cudaGraphInstantiate(&program, graph, 0));
-    std::vector<float> times;
-    const int rounds = bench::IsSmoke() ? 3 : 40;
-    for (int round = -3; round < rounds; ++round) {
-      Ok(cudaEventRecord(begin_, stream_.get()));
-      Ok(cudaGraphLaunch(program, stream_.get()));
-      Ok(cudaEventRecord(end_, stream_.get()));
-      Ok(cudaEventSynchronize(end_));
-      float milliseconds = 0;
-      Ok(cudaEventElapsedTime(&milliseconds, begin_, end_));
-      if (round >= 0) times.push_back(milliseconds);
-    }
-    Ok(cudaGraphExecDestroy(program));
-    Ok(cudaGraphDestroy(graph));
-    std::sort(times.begin(), times.end());
-    return 1e3 * double{times[times.size() / 2]};
-  }
-  // The same of one of kSets layers.
-  double TimeLayer(const std::function<void(uint32_t)>& enqueue) {
-    return Time([&] {
-             for (uint32_t set = 0; set < kSets; ++set) enqueue(set);
-           }) /
-           kSets;
-  }
-
- private:
-  CudaStream& stream_;
-  CudaStream& side_;
-  cudaEvent_t begin_, end_, fork_, join_;
-  std::unique_ptr<Event> estimated_, admitted_;
-};
+// Median time in microseconds of one of kSets layers.
+double TimeLayer(GraphClock& clock, const std::function<void(uint32_t)>& enqueue) {
+  return clock.Time([&] {
+    for (uint32_t set = 0; set < kSets; ++set) enqueue(set);
+  }) / kSets;
+}
 
 // One line of the table; `bytes` 0: none are counted.
 void PrintLine(const char* stage, int32_t batch, double us, double bytes, double limit) {
@@ -641,19 +568,18 @@ void PrintLine(const char* stage, int32_t batch, double us, double bytes, double
 }
 
 // As WaveDecode::Layer does it. The last layer's admissions are awaited by the next look-up.
-void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& what_follows,
+void EnqueueLayer(Stages& stages, GraphClock& clock, const std::function<void()>& what_follows,
                   int32_t batch, uint32_t set) {
   stages.Score(clock.stream(), batch, set);
   stages.Select(clock.stream(), batch);
   stages.ChoosePages(clock.stream(), batch, set);
-  clock.Fork([&] {
-    if (set > 0) Ok(clock.stream().Wait(clock.admitted()));
-    stages.LookUp(clock.stream(), batch, set);
-  });
+  clock.Fork();
   stages.FindRests(clock.side(), batch, set);
   stages.Estimate(clock.side(), batch, set);
   stages.WeighUnseen(clock.side(), batch, set);
   Ok(clock.side().Record(clock.estimated()));
+  if (set > 0) Ok(clock.stream().Wait(clock.admitted()));
+  stages.LookUp(clock.stream(), batch, set);
   stages.Attend(clock.stream(), batch, set, &clock.estimated());
   clock.Fork();
   stages.Admit(clock.side());
@@ -663,9 +589,9 @@ void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& wha
   if (set + 1 == kSets) clock.Join();
 }
 
-void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& read_weights,
+void MeasureStages(Stages& stages, GraphClock& clock, const std::function<void()>& read_weights,
                    double limit, bool only_index) {
-  const double weights_us = clock.TimeLayer([&](uint32_t) { read_weights(); });
+  const double weights_us = TimeLayer(clock, [&](uint32_t) { read_weights(); });
   const Shape& shape = stages.shape();
   std::vector<int32_t> batches{1, 6, 8};
   if (shape.rows_of_sequence > 1) batches = {1, shape.max_batch};
@@ -677,35 +603,35 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
     const double score_bytes =
         rows * shape.clusters * (vector_bytes + sizeof(MetaEntry) + 2 * kGroup * 4);
     PrintLine("score", batch,
-              clock.TimeLayer([&](uint32_t set) { stages.Score(clock.stream(), batch, set); }),
+              TimeLayer(clock, [&](uint32_t set) { stages.Score(clock.stream(), batch, set); }),
               score_bytes, limit);
     PrintLine("select", batch,
-              clock.TimeLayer([&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
+              TimeLayer(clock, [&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
     if (shape.has_codes()) {
       const auto code_bytes = static_cast<double>(TokenCodeBytes(shape.geometry.format, kDim));
-      PrintLine("choose pages", batch, clock.TimeLayer([&](uint32_t set) {
-        stages.ChoosePages(clock.stream(), batch, set);
-      }),
-                rows * shape.selected * kTokensPerCluster * code_bytes, limit);
-      PrintLine("candidates' rest", batch, clock.TimeLayer([&](uint32_t set) {
-        stages.FindRests(clock.stream(), batch, set);
-      }),
-                0, limit);
+      PrintLine(
+          "choose pages", batch,
+          TimeLayer(clock, [&](uint32_t set) { stages.ChoosePages(clock.stream(), batch, set); }),
+          rows * shape.selected * kTokensPerCluster * code_bytes, limit);
+      PrintLine(
+          "candidates' rest", batch,
+          TimeLayer(clock, [&](uint32_t set) { stages.FindRests(clock.stream(), batch, set); }), 0,
+          limit);
     }
     const int32_t num_sums = shape.estimated + (shape.has_codes() ? shape.selected : 0);
     PrintLine("estimate", batch,
-              clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
+              TimeLayer(clock, [&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
               rows * num_sums * (vector_bytes + sizeof(MetaEntry)), limit);
-    PrintLine("unseen mass", batch, clock.TimeLayer([&](uint32_t set) {
-      stages.WeighUnseen(clock.stream(), batch, set);
-    }),
-              rows * shape.clusters * (sizeof(MetaEntry) + kGroup * 4), limit);
+    PrintLine(
+        "unseen mass", batch,
+        TimeLayer(clock, [&](uint32_t set) { stages.WeighUnseen(clock.stream(), batch, set); }),
+        rows * shape.clusters * (sizeof(MetaEntry) + kGroup * 4), limit);
     if (only_index) continue;
     for (const int percent : {100, 98, 95, 85}) {
       stages.SetCache(percent / 100.0, shape.looked_up);
       const auto line = [&](const char* what, const std::function<void(uint32_t)>& enqueue) {
         const std::string name = std::string(what) + " " + std::to_string(percent) + " % hits";
-        PrintLine(name.c_str(), batch, clock.TimeLayer(enqueue), 0, limit);
+        PrintLine(name.c_str(), batch, TimeLayer(clock, enqueue), 0, limit);
       };
       line("look up, admit,", [&](uint32_t set) {
         stages.LookUp(clock.stream(), batch, set);
@@ -720,19 +646,19 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
         stages.PutBack(clock.side(), set);
         clock.Join();
       });
-      const double us = clock.TimeLayer(
-          [&](uint32_t set) { EnqueueLayer(stages, clock, read_weights, batch, set); });
+      const double us = TimeLayer(
+          clock, [&](uint32_t set) { EnqueueLayer(stages, clock, read_weights, batch, set); });
       PrintLine(("whole layer, " + std::to_string(percent) + " % hits").c_str(), batch,
                 us - weights_us, 0, limit);
     }
   }
 }
 
-void MeasureAdmission(Stages& stages, Clock& clock) {
+void MeasureAdmission(Stages& stages, GraphClock& clock) {
   std::printf("\n%-8s %10s %8s %22s %8s\n", "pages", "alone us", "GB/s", "beside estimation us",
               "GB/s");
   const double estimate =
-      clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), 1, set); });
+      TimeLayer(clock, [&](uint32_t set) { stages.Estimate(clock.stream(), 1, set); });
   for (const int32_t pages : {32, 256, 1024, 4096}) {
     stages.SetCache(0, pages / int32_t{kHeads} / stages.shape().pages_of_cluster);
     const auto fetch = [&](uint32_t set) {
@@ -741,15 +667,18 @@ void MeasureAdmission(Stages& stages, Clock& clock) {
       stages.PutBack(clock.stream(), set);
     };
     const double put_back =
-        clock.TimeLayer([&](uint32_t set) { stages.PutBack(clock.stream(), set); });
-    const double alone = clock.TimeLayer(fetch) - put_back;
+        TimeLayer(clock, [&](uint32_t set) { stages.PutBack(clock.stream(), set); });
+    const double alone = TimeLayer(clock, fetch) - put_back;
     const int repeats = std::max(1, static_cast<int>(0.9 * alone / estimate));
-    const double beside = clock.TimeLayer([&](uint32_t set) {
-      clock.Fork();
-      for (int i = 0; i < repeats; ++i) stages.Estimate(clock.side(), 1, set);
-      fetch(set);
-      clock.Join();
-    }) - put_back;
+    const double beside = TimeLayer(clock,
+                                    [&](uint32_t set) {
+                                      clock.Fork();
+                                      for (int i = 0; i < repeats; ++i)
+                                        stages.Estimate(clock.side(), 1, set);
+                                      fetch(set);
+                                      clock.Join();
+                                    }) -
+                          put_back;
     const double bytes = static_cast<double>(pages) * kPageBytes;
     std::printf("%-8d %10.2f %8.1f %22.2f %8.1f\n", pages, alone, bytes / alone / 1e3, beside,
                 bytes / beside / 1e3);
@@ -770,7 +699,7 @@ int Run(const Shape& shape, bool only_index) {
   backend.background = *backend.device->CreateStream(StreamKind::kBackground);
   {
     Stages stages(backend, shape);
-    Clock clock(backend);
+    GraphClock clock(backend);
     if (!stages.ChecksOut()) {
       std::fprintf(stderr, "wave_stages_bench: a page was read from a wrong place\n");
       return 1;

@@ -178,6 +178,7 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
   zones_ = zones;
   weighs_unseen_ = weighs_unseen;
   max_clusters_ = max_retrieved_ = max_estimated_ = max_pages_ = max_chosen_ = 0;
+  shares_index_ = batch.size() > 1;
   for (size_t i = 0; i < batch.size(); ++i) {
     const int64_t clusters = int64_t{batch[i].index.num_blocks} * kClustersPerMetaBlock;
     if (clusters > most_clusters) {
@@ -185,6 +186,7 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
                                               " clusters, room for ", most_clusters));
     }
     indexes[i] = batch[i].index;
+    shares_index_ &= indexes[i].block_ids == indexes[0].block_ids;
     budgets[i] = BudgetFor(batch[i], clusters);
     max_clusters_ = std::max(max_clusters_, clusters);
     max_retrieved_ = std::max<int64_t>(max_retrieved_, budgets[i].num_retrieved);
@@ -209,12 +211,10 @@ uint64_t WaveDecode::StepShape() const {
   };
   const bool weighs = weighs_unseen_ && max_clusters_ > 0;
   constexpr uint64_t kMost = 63;
-  const uint64_t chosen =
-      max_chosen_ == execution_.max_pages()
-          ? kMost
-          : static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(max_chosen_)));
-  return (uint64_t{weighs} << 63) | (chosen << 45) | (blocks(max_clusters_) << 30) |
-         (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
+  const auto width = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(max_chosen_)));
+  const uint64_t chosen = max_chosen_ == execution_.max_pages() ? kMost : width;
+  return (uint64_t{weighs} << 63) | (uint64_t{shares_index_} << 62) | (chosen << 45) |
+         (blocks(max_clusters_) << 30) | (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
 }
 
 absl::Status WaveDecode::Layer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
@@ -240,15 +240,14 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const AttentionForm& fo
   RETURN_IF_ERROR(Select());
   if (has_codes_) RETURN_IF_ERROR(ChoosePages(layer, form, queries));
   RETURN_IF_ERROR(stream_.Record(*selected_));
-  // The last layer's admissions: they had all of the time since its attention. The look-up goes
-  // first: its blocks are few and large, and would wait until those of the estimate have left room.
-  if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
-  RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(beside_->Wait(*selected_));
   if (has_codes_) RETURN_IF_ERROR(FindRestsOn(*beside_, layer, form, queries));
   RETURN_IF_ERROR(EstimateOn(*beside_, layer));
   if (weighs_unseen_) RETURN_IF_ERROR(WeighUnseenOn(*beside_, layer));
   RETURN_IF_ERROR(beside_->Record(*estimated_done_));
+  // The last layer's admissions: they had all of the time since its attention.
+  if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
+  RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(AttendAfter(estimated_done_.get(), layer, form, queries, out));
   // Not beside attention, which reads missing pages over the same bus.
   RETURN_IF_ERROR(stream_.Record(*attended_));
@@ -264,6 +263,7 @@ absl::Status WaveDecode::Score(uint32_t layer, const AttentionForm& form,
                 .pool = meta_pool_,
                 .layer = layer,
                 .indexes = Indexes(),
+                .share_an_index = shares_index_,
                 .scale = form.scale,
                 .max_clusters = max_clusters_,
                 .scores = Rows<float>(scores_, limits_.num_query_heads, max_clusters_),

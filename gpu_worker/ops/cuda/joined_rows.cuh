@@ -10,17 +10,19 @@
 
 namespace retroinfer::cuda {
 
-constexpr uint32_t kMaxJoinedRows = 16;
+// Whether row `row` > 0 is joined to the one before it.
+__device__ inline bool IsJoined(const MetaIndexView* indexes, uint32_t row) {
+  return indexes[row].block_ids == indexes[row - 1].block_ids &&
+         indexes[row].num_blocks == indexes[row - 1].num_blocks;
+}
 
-// How many rows from `row` on are worked on together, itself included. `indexes`: of all `num_rows`
+// How many rows from `row` on are joined, itself included; at most 32. `indexes`: of all `num_rows`
 // rows. Called by whole warps.
 __device__ inline uint32_t NumJoined(const MetaIndexView* indexes, uint32_t row,
                                      uint32_t num_rows) {
-  const uint32_t next = row + 1 + threadIdx.x % 32;
-  const bool is_same = threadIdx.x % 32 + 1 < kMaxJoinedRows && next < num_rows &&
-                       indexes[next].block_ids == indexes[row].block_ids &&
-                       indexes[next].num_blocks == indexes[row].num_blocks;
-  return static_cast<uint32_t>(__ffs(static_cast<int>(~__ballot_sync(0xffffffffu, is_same))));
+  const uint32_t lane = threadIdx.x % 32, next = row + 1 + lane;
+  const bool is_joined = lane < 31 && next < num_rows && IsJoined(indexes, next);
+  return static_cast<uint32_t>(__ffs(static_cast<int>(~__ballot_sync(0xffffffffu, is_joined))));
 }
 
 }  // namespace retroinfer::cuda

@@ -18,11 +18,19 @@
 namespace retroinfer::cuda {
 namespace {
 
-// Blocks on a multiprocessor. One sequence is cut for two; parts of several are worked on by more,
-// as many as there is room for, since warps wait for each other at the end of each part.
-constexpr int kFewBlocks = 2;
-template <typename Kv>
-inline constexpr int kManyBlocks = sizeof(Kv) == 1 ? 4 : 3;
+// How a launch fills a multiprocessor: with how many blocks, for how many there are registers, and
+// with how many bytes of stages for each warp.
+//
+// One sequence, which is cut for two blocks on each multiprocessor. 16 KiB for each warp, 128 KiB
+// on a multiprocessor: more under way only queues up.
+struct FillingOfOne {
+  static constexpr int kBlocks = 2, kRoomFor = 2, kWarpBytes = 16384;
+};
+// Several, in eight bits: a third block works while warps of the others wait for each other at the
+// ends of parts, and a block of the estimation has room beside the three.
+struct FillingOfSeveral {
+  static constexpr int kBlocks = 3, kRoomFor = 4, kWarpBytes = 8192;
+};
 
 template <typename Kv, int kHeadDim>
 struct StateOf {
@@ -37,22 +45,18 @@ struct StateOf<int8_t, kHeadDim> {
   using Type = EightBitState<kHeadDim>;
 };
 
-// `Kv`: element of keys and values; int8_t: in eight bits. kBlocks: on a multiprocessor.
-template <typename Kv, int kHeadDim, int kBlocks>
+// `Kv`: element of keys and values; int8_t: in eight bits.
+template <typename Kv, int kHeadDim, typename Filling>
 struct Config {
   using State = typename StateOf<Kv, kHeadDim>::Type;
   static constexpr bool kTensor = !std::is_same_v<Kv, float>;
   static constexpr int kTokensOfPage = static_cast<int>(kPageBytes / (2 * kHeadDim * sizeof(Kv)));
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
   static constexpr int kTileBytes = State::kTileBytes;
-  // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up. Two stages
-  // of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
-  static constexpr int kWarpBytes = kBlocks > 3 ? 8192 : 16384;
+  // Two stages of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
+  static constexpr int kWarpBytes = Filling::kWarpBytes;
   static constexpr int kStages =
       kTensor ? (kTileBytes > kWarpBytes / 2 ? 2 : kWarpBytes / kTileBytes) : 1;
-  // A block has at most one part of each unit; fewer than all units if those have a part each. Of
-  // three blocks shared memory has room for no more than this.
-  static constexpr int kMaxParts = kBlocks == 3 ? 24 : kMaxDecodeSequences;
 };
 
 template <typename C, int kHeadDim>
@@ -62,7 +66,7 @@ struct alignas(128) Shared {
     DecodePlanScratch plan;
     WarpResults<kHeadDim> results;
   };
-  DecodePart parts[C::kMaxParts];
+  DecodePart parts[kMaxPartsOfBlock];
   uint32_t masks[kDecodeWarps][C::kStages];
   int32_t total_parts;
 };
@@ -278,10 +282,10 @@ __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32
   for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
 }
 
-template <typename Kv, int kHeadDim, int kBlocks>
-__global__ void __launch_bounds__(kDecodeThreads, kBlocks)
+template <typename Kv, int kHeadDim, typename Filling>
+__global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
-  using C = Config<Kv, kHeadDim, kBlocks>;
+  using C = Config<Kv, kHeadDim, Filling>;
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
@@ -369,13 +373,13 @@ struct Grid {
   int blocks = 0;  // that fill the device
 };
 
-template <typename Kv, int kHeadDim, int kBlocks>
-constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim, kBlocks>, kHeadDim>);
+template <typename Kv, int kHeadDim, typename Filling>
+constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim, Filling>, kHeadDim>);
 
-template <typename Kv, int kHeadDim, int kBlocks>
+template <typename Kv, int kHeadDim, typename Filling>
 Grid FindGrid() {
-  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim, kBlocks>;
-  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim, kBlocks>;
+  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim, Filling>;
+  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim, Filling>;
   Grid grid;
   int device = 0, processors = 0, of_processor = 0;
   const auto attempt = [&grid](cudaError_t code) {
@@ -387,37 +391,33 @@ Grid FindGrid() {
   attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   attempt(
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads, kBytes));
-  grid.blocks = processors * min(of_processor, kBlocks);
-  if (kBlocks == kFewBlocks) grid.blocks = min(kMaxDecodeBlocks, grid.blocks);
+  grid.blocks = processors * min(of_processor, Filling::kBlocks);
   if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
   return grid;
 }
 
-template <typename Kv, int kHeadDim, int kBlocks>
-cudaError_t LaunchOn(const Grid& grid, const DecodeLaunch& launch, cudaStream_t stream) {
-  return LaunchDependent({.grid = dim3(static_cast<unsigned>(grid.blocks)),
+template <typename Kv, int kHeadDim, typename Filling>
+cudaError_t LaunchBlocks(const DecodeLaunch& launch, int blocks, cudaStream_t stream) {
+  return LaunchDependent({.grid = dim3(static_cast<unsigned>(blocks)),
                           .block = dim3(kDecodeThreads),
-                          .shared_bytes = kSharedBytes<Kv, kHeadDim, kBlocks>,
+                          .shared_bytes = kSharedBytes<Kv, kHeadDim, Filling>,
                           .stream = stream},
-                         &DecodeAttentionKernel<Kv, kHeadDim, kBlocks>, launch);
+                         &DecodeAttentionKernel<Kv, kHeadDim, Filling>, launch);
 }
 
 template <typename Kv, int kHeadDim>
 cudaError_t Launch(DecodeLaunch launch, cudaStream_t stream) {
-  // A process has one device.
-  static const Grid few = FindGrid<Kv, kHeadDim, kFewBlocks>();
-  if (few.code != cudaSuccess) return few.code;
-  launch.plan_blocks = few.blocks;
-  if constexpr (!std::is_same_v<Kv, float> && kHeadDim <= 128) {
-    static const Grid many = FindGrid<Kv, kHeadDim, kManyBlocks<Kv>>();
-    if (many.code != cudaSuccess) return many.code;
-    const int parts = launch.num_sequences * max(few.blocks, launch.num_heads);
-    if (launch.num_sequences > 1 && many.blocks > few.blocks &&
-        parts <= many.blocks * Config<Kv, kHeadDim, kManyBlocks<Kv>>::kMaxParts) {
-      return LaunchOn<Kv, kHeadDim, kManyBlocks<Kv>>(many, launch, stream);
+  static const Grid one = FindGrid<Kv, kHeadDim, FillingOfOne>();  // a process has one device
+  if (one.code != cudaSuccess) return one.code;
+  launch.plan_blocks = min(kMaxDecodeBlocks, one.blocks);
+  if constexpr (std::is_same_v<Kv, int8_t> && kHeadDim <= 128) {
+    static const Grid several = FindGrid<Kv, kHeadDim, FillingOfSeveral>();
+    if (several.code != cudaSuccess) return several.code;
+    if (launch.num_sequences > 1 && several.blocks >= launch.plan_blocks) {
+      return LaunchBlocks<Kv, kHeadDim, FillingOfSeveral>(launch, several.blocks, stream);
     }
   }
-  return LaunchOn<Kv, kHeadDim, kFewBlocks>(few, launch, stream);
+  return LaunchBlocks<Kv, kHeadDim, FillingOfOne>(launch, launch.plan_blocks, stream);
 }
 
 template <typename Kv>

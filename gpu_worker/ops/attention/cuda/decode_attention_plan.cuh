@@ -3,9 +3,9 @@
 //
 // A *unit* is a (sequence, KV head); its tokens are *tiles* of 16 places: the sink, the window,
 // then groups of pages of the execution buffer. Each sequence is cut into about as many *parts* as
-// a grid of two blocks a multiprocessor has, its units into parts of nearly equal tiles: by its own
-// lengths and the device alone, so that its result does not depend on the batch. Part i of the
-// launch belongs to block i % grid, so each block gets about the same share of every sequence.
+// the grid of a launch with one sequence has blocks, its units into parts of nearly equal tiles: by
+// its own lengths and the device alone, so that its result does not depend on the batch. Part i of
+// the launch belongs to block i % grid, so each block gets about the same share of every sequence.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,9 @@ template <int kTokensOfPage>
 inline constexpr int64_t kRunBytes = kDenseBlockTokens / kTokensOfPage* kPageBytes;
 // A part has at least a tile for each warp.
 inline constexpr int32_t kMinTilesOfPart = 2 * kDecodeWarps;
+// A block has at most one part of each unit; fewer than all units if those have a part each.
+inline constexpr int32_t kMaxPartsOfBlock = kMaxDecodeSequences;
+
 // A part that belongs to this block.
 struct DecodePart {
   const DenseBlockId* block_ids;

@@ -179,7 +179,7 @@ __device__ void EndRow(const LookupParams& params, int64_t row, uint32_t num_hit
 }
 
 // grid: [batch * kv_heads * num_parts]
-__global__ void __launch_bounds__(kFindThreads, 2) FindRow(const LookupParams params) {
+__global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams params) {
   __shared__ FindShared shared;
   AllowNextKernel();
   const int64_t row = blockIdx.x / params.num_parts;

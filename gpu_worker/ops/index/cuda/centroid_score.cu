@@ -8,7 +8,6 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -28,8 +27,26 @@ namespace {
 constexpr int kThreads = 128;     // one meta block: 4 warps of 16 clusters
 constexpr int32_t kMaxHeads = 8;  // of a launch
 constexpr int32_t kColumns = 8;   // of a product: queries
-constexpr int64_t kPlaces = 2;    // of blocks that take rows in turn
 constexpr uint32_t kAllLanes = 0xffffffffu;
+
+// Which rows and heads the columns of a product are of: four bits a column, from the lowest on.
+struct ColumnMap {
+  uint32_t rows = 0;     // from the product's first on
+  uint32_t heads = 0;    // of the slice
+  int32_t num_rows = 0;  // of a product
+
+  ColumnMap() = default;
+  explicit ColumnMap(const GroupSlice& slice) : num_rows(kColumns / slice.count) {
+    for (int32_t column = 0; column < kColumns; ++column) {
+      rows |= static_cast<uint32_t>(column / slice.count) << 4 * column;
+      heads |= static_cast<uint32_t>(column % slice.count) << 4 * column;
+    }
+  }
+  __device__ int32_t Row(int column) const { return static_cast<int32_t>(rows >> 4 * column & 15); }
+  __device__ int32_t Head(int column) const {
+    return static_cast<int32_t>(heads >> 4 * column & 15);
+  }
+};
 
 struct ScoreParams {
   MetaRuns runs;
@@ -39,7 +56,7 @@ struct ScoreParams {
   const MetaIndexView* indexes;
   uint32_t layer;
   GroupSlice slice;
-  int32_t rows_of_product;
+  ColumnMap columns;
   int64_t max_clusters;
   float scale;
   float radius_weight;
@@ -145,24 +162,6 @@ __device__ float SumOfSquares(const uint4& packed) {
   return sum;
 }
 
-// Of a product: a head of the slice of one of the rows that the product has.
-struct Column {
-  int32_t row;  // from the product's first on
-  int32_t head;
-};
-
-struct ScoreShared {
-  Cluster clusters[kClustersPerMetaBlock];
-  Column columns[kColumns];
-};
-
-// Where a product's columns belong: divisions are made once.
-__device__ void FillColumns(const GroupSlice& slice, ScoreShared& shared) {
-  const auto column = static_cast<int32_t>(threadIdx.x);
-  if (column < kColumns) shared.columns[column] = {column / slice.count, column % slice.count};
-  __syncthreads();
-}
-
 // What a lane has of one query: the dimensions that it has of centroids.
 template <int kChunks>
 struct LaneQuery {
@@ -198,7 +197,7 @@ __device__ LaneQuery<kDims / 32> ReadQuery(const ScoreParams& params, uint32_t r
 // Scores the block's 64 clusters for `num_rows` rows from `first_row` on, which have this index.
 template <typename Element, int kDims>
 __device__ void ScoreRows(const ScoreParams& params, const MetaIndexView& index, uint32_t first_row,
-                          int32_t num_rows, ScoreShared& shared) {
+                          int32_t num_rows, Cluster (&clusters)[kClustersPerMetaBlock]) {
   constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
   constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
   constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes, that one lane reads of a row
@@ -225,19 +224,20 @@ __device__ void ScoreRows(const ScoreParams& params, const MetaIndexView& index,
     if constexpr (kIsInt8) {
       scale *= ScaleOf<kDims>(params.runs, block, params.layer, head, place);
     }
-    shared.clusters[place] = {entry.num_tokens, scale, entry.radius};
+    clusters[place] = {entry.num_tokens, scale, entry.radius};
   }
   __syncwarp();
   // Of an index in use nothing is written, so all that was there before the queries.
   AwaitLastKernel();
 #pragma unroll 1
-  for (int32_t base = 0; base < num_rows; base += params.rows_of_product) {
+  for (int32_t base = 0; base < num_rows; base += params.columns.num_rows) {
     // Columns of no row, at the end of a product or of the rows, have zeros.
-    const int32_t end = min(params.rows_of_product, num_rows - base);
+    const int32_t end = min(params.columns.num_rows, num_rows - base);
     const uint32_t product_row = first_row + static_cast<uint32_t>(base);
-    const Column own = shared.columns[row];
-    const LaneQuery<kDims / 32> query = ReadQuery<Element, kDims>(
-        params, product_row + static_cast<uint32_t>(own.row), own.head, own.row < end);
+    const int32_t own_row = params.columns.Row(row);
+    const LaneQuery<kDims / 32> query =
+        ReadQuery<Element, kDims>(params, product_row + static_cast<uint32_t>(own_row),
+                                  params.columns.Head(row), own_row < end);
     float squares = query.SumOfSquares();
     squares += __shfl_xor_sync(kAllLanes, squares, 1);
     squares += __shfl_xor_sync(kAllLanes, squares, 2);
@@ -251,46 +251,43 @@ __device__ void ScoreRows(const ScoreParams& params, const MetaIndexView& index,
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float reach_of_column = __shfl_sync(kAllLanes, reach, 8 * part + 4 * i);
-      const Column column = shared.columns[2 * part + i];
-      if (column.row >= end) continue;
-      const uint32_t of_batch = product_row + static_cast<uint32_t>(column.row);
+      const int32_t row_of_column = params.columns.Row(2 * part + i);
+      if (row_of_column >= end) continue;
+      const uint32_t of_batch = product_row + static_cast<uint32_t>(row_of_column);
       const int64_t to =
-          (FirstRow(params.slice, of_batch, head) + column.head) * params.max_clusters +
+          (FirstRow(params.slice, of_batch, head) + params.columns.Head(2 * part + i)) *
+              params.max_clusters +
           blockIdx.y * kClustersPerMetaBlock;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint32_t place = first + static_cast<uint32_t>(row + 8 * j);
-        Write(params, to + place, shared.clusters[place], even[i + 2 * j] + odd[i + 2 * j],
+        Write(params, to + place, clusters[place], even[i + 2 * j] + odd[i + 2 * j],
               reach_of_column);
       }
     }
   }
 }
 
-// grid: [kv_heads, max_clusters / 64, at most kPlaces]: the heads of a block are neighbours in
-// memory, and of a long index each block is in another page of the address translation. Rows that
-// are joined are one piece of work, and blocks of the last dimension take such pieces in turn: one
-// for each row would mostly be there for nothing.
-// Element: bf16, or int8 with scales behind the block's centroids.
+// grid: [kv_heads, max_clusters / 64, batch or 1]: the heads of a block are neighbours in memory,
+// and of a long index each block is in another page of the address translation. A block takes its
+// row with those that are joined to it, and has nothing to do if its row is joined to another one;
+// where the last dimension is 1, it takes all rows. Element: bf16, or int8 with scales behind the
+// block's centroids.
 template <typename Element, int kDims>
 __global__ void __launch_bounds__(kThreads, kDims > 128 ? 4 : 8)
     ScoreTensor(const ScoreParams params) {
-  __shared__ ScoreShared shared;
+  __shared__ Cluster clusters[kClustersPerMetaBlock];
   AllowNextKernel();
-  FillColumns(params.slice, shared);
-  uint32_t turn = blockIdx.z;
-  for (uint32_t row = 0; row < params.num_rows;) {
+  uint32_t row = blockIdx.z;
+  if (row > 0 && IsJoined(params.indexes, row)) return;
+  do {
+    const MetaIndexView index = params.indexes[row];
     const uint32_t num_rows = NumJoined(params.indexes, row, params.num_rows);
-    if (turn == 0) {
-      const MetaIndexView index = params.indexes[row];
-      if (static_cast<int32_t>(blockIdx.y) < index.num_blocks) {
-        ScoreRows<Element, kDims>(params, index, row, static_cast<int32_t>(num_rows), shared);
-      }
-      turn = gridDim.z;
+    if (static_cast<int32_t>(blockIdx.y) < index.num_blocks) {
+      ScoreRows<Element, kDims>(params, index, row, static_cast<int32_t>(num_rows), clusters);
     }
-    --turn;
     row += num_rows;
-  }
+  } while (row < params.num_rows && (gridDim.z == 1 || IsJoined(params.indexes, row)));
   AwaitLastKernel();
 }
 
@@ -364,7 +361,7 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
       .indexes = args.indexes.device_data(),
       .layer = args.layer,
       .slice = {},
-      .rows_of_product = 0,
+      .columns = {},
       .max_clusters = args.max_clusters,
       .scale = args.scale,
       .radius_weight = args.radius_weight,
@@ -374,14 +371,14 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
   const DType centroid = geometry.format.centroid.element;
   const dim3 grid(
       geometry.num_kv_heads, static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
-      static_cast<uint32_t>(centroid == DType::kF32 ? args.queries.rows
-                                                    : std::min(args.queries.rows, kPlaces)));
+      static_cast<uint32_t>(args.share_an_index && centroid != DType::kF32 ? 1
+                                                                           : args.queries.rows));
   const auto kernel = geometry.head_dim == 256   ? KernelFor<256>(centroid)
                       : geometry.head_dim == 128 ? KernelFor<128>(centroid)
                                                  : KernelFor<64>(centroid);
   return ForSlices(static_cast<int32_t>(group), kMaxHeads, [&](const GroupSlice& slice) {
     params.slice = slice;
-    params.rows_of_product = kColumns / slice.count;
+    params.columns = ColumnMap(slice);
     return CudaStatus(
         LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()}, kernel,
                         params),

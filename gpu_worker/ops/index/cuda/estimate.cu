@@ -191,9 +191,7 @@ __device__ void FindWeights(const Place<kHeads>& place, PartShared<kDims, kHeads
 
 // grid: [kv_heads, max_parts, batch], as in centroid_score.cu
 template <typename Element, int kDims, int kHeads>
-__global__ void __launch_bounds__(kThreads,
-                                  kHeads <= 4 && kDims <= 128 && sizeof(Element) == 1 ? 5 : 1)
-    EstimatePart(const EstimateParams params) {
+__global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams params) {
   constexpr int kPerLane = kDims / 32;
   using Values = Pack<Element, kPerLane>;
   __shared__ PartShared<kDims, kHeads> shared;

@@ -88,7 +88,8 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
 
   // Scores, then ranks, of rows of these indexes; NaN where nothing was written.
   std::vector<float> Scores(const MetaPoolView& pool, const MatrixView& queries,
-                            const std::vector<MetaIndexView>& rows, int64_t max_clusters) {
+                            const std::vector<MetaIndexView>& rows, int64_t max_clusters,
+                            bool share_an_index) {
     const int64_t heads = queries.cols / pool.geometry.head_dim;
     const auto size = static_cast<size_t>(queries.rows * heads * max_clusters);
     const DeviceBuffer both = data_.Upload(std::vector<float>(2 * size, kNan));
@@ -99,6 +100,7 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
                                                        .pool = pool,
                                                        .layer = 1,
                                                        .indexes = indexes.as<const MetaIndexView>(),
+                                                       .share_an_index = share_an_index,
                                                        .scale = 0.125f,
                                                        .max_clusters = max_clusters,
                                                        .scores = floats.first(size),
@@ -125,11 +127,14 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
     const int64_t cols = int64_t{geometry.num_kv_heads} * group * geometry.head_dim;
     const auto queries =
         data_.Activations(RandomNormal(static_cast<size_t>(batch * cols), 6), batch, cols);
-    const std::vector<float> together = Scores(pool, queries.view, rows, kMaxClusters);
+    const std::vector<float> together = Scores(pool, queries.view, rows, kMaxClusters, false);
+    // A hint changes nothing, right or wrong.
+    const std::vector<float> hinted = Scores(pool, queries.view, rows, kMaxClusters, true);
+    ASSERT_EQ(std::memcmp(hinted.data(), together.data(), hinted.size() * sizeof(float)), 0);
     const size_t half = together.size() / 2, of_row = half / rows.size();
     for (size_t row = 0; row < rows.size(); ++row) {
-      const std::vector<float> alone =
-          Scores(pool, queries.view.Rows(static_cast<int64_t>(row), 1), {rows[row]}, kMaxClusters);
+      const std::vector<float> alone = Scores(pool, queries.view.Rows(static_cast<int64_t>(row), 1),
+                                              {rows[row]}, kMaxClusters, false);
       ASSERT_EQ(std::memcmp(alone.data(), &together[row * of_row], of_row * sizeof(float)), 0)
           << "scores of row " << row;
       ASSERT_EQ(std::memcmp(&alone[of_row], &together[half + row * of_row], of_row * sizeof(float)),
