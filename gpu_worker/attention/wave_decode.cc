@@ -210,9 +210,8 @@ uint64_t WaveDecode::StepShape() const {
     return static_cast<uint64_t>(clusters) / kClustersPerMetaBlock;
   };
   const bool weighs = weighs_unseen_ && max_clusters_ > 0;
-  constexpr uint64_t kMost = 63;
   const auto width = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(max_chosen_)));
-  const uint64_t chosen = max_chosen_ == execution_.max_pages() ? kMost : width;
+  const uint64_t chosen = max_chosen_ == execution_.max_pages() ? 63 : width;
   return (uint64_t{weighs} << 63) | (uint64_t{shares_index_} << 62) | (chosen << 45) |
          (blocks(max_clusters_) << 30) | (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
 }
