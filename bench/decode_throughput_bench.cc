@@ -9,13 +9,15 @@
 //          [--free-slots-high 0.1] [--weights-dtype auto|fp8|int4] [--kv-dtype bf16|int8]
 //          [--index-dtype auto|coded|int8|bf16] [--retrieval 0.018] [--temperature 0]
 //          [--schema FILE --tokenizer FOLDER] [--layers N] [--record-trace FILE]
+//          [--rows-per-sequence 1]
 // Prints one JSON object. --layers: instead of the model's. --record-trace: writes what every step
 // looked up and missed, for `python3 -m tools.lab.evictions`. --reuse: which model's recorded steps
 // the queries repeat (recorded_reuse.h); with --overlap they repeat none (SyntheticShape).
 // --cache-share: slots of the block cache, of all pages of the contexts. --free-slots-low,
 // --free-slots-high: as kv_store_service has them. --schema: every sequence writes JSON of this
 // schema, answer after answer, in tokens of the folder's vocabulary, which must not be larger than
-// the model's.
+// the model's. --rows-per-sequence: tokens that a step feeds to each sequence, as drafts that all
+// turn out right; fewer where a segment goes live between them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -59,6 +61,7 @@ struct Settings {
   uint32_t layers = 0;  // 0: as the model has
   std::string policy = "wave";
   int32_t batch = 1;
+  int32_t rows_per_sequence = 1;
   int64_t context = 122'880;
   int64_t steps = 64;
   int64_t warm_up = 64;
@@ -109,10 +112,12 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--retrieval", settings.retrieval, "Share of the clusters")
       ->check(CLI::Range(0.001, 0.2));
   app.add_option("--temperature", settings.temperature)->check(CLI::Range(0.0, 100.0));
+  CLI::Option* rows =
+      app.add_option("--rows-per-sequence", settings.rows_per_sequence)->check(CLI::Range(1, 9));
   CLI::Option* schema = app.add_option("--schema", settings.schema)->check(CLI::ExistingFile);
   CLI::Option* tokenizer =
       app.add_option("--tokenizer", settings.tokenizer)->check(CLI::ExistingDirectory);
-  schema->needs(tokenizer);
+  schema->needs(tokenizer)->excludes(rows);
   tokenizer->needs(schema);
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--free-slots-low", settings.watermarks.low)->check(CLI::Range(0.0, 1.0));
@@ -133,13 +138,15 @@ class DecodeBench {
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     config_ = Must(NamedModelShape(settings.model));
     if (settings.layers != 0) config_.num_layers = settings.layers;
-    total_tokens_ = settings.context + settings.steps + settings.warm_up + 1;
+    max_rows_ = settings.batch * settings.rows_per_sequence;
+    total_tokens_ =
+        settings.context + 1 + (settings.steps + settings.warm_up) * settings.rows_per_sequence;
     config_.context_length = std::max(config_.context_length, total_tokens_);
     const absl::Time begin = absl::Now();
     model_ = Must(
         Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
                                 {.max_prefill_rows = 1,
-                                 .max_decode_rows = settings.batch,
+                                 .max_decode_rows = max_rows_,
                                  .max_positions = 0,
                                  .weights = Must(KeptWeightsNamed(settings.weights_dtype, config_)),
                                  .progress = {}}));
@@ -149,9 +156,9 @@ class DecodeBench {
     CreateMemory();
     CreatePolicy();
     sampler_ = Must(Sampler::Create(*backend_.device, backend_.ops->model(), *backend_.stream,
-                                    settings.batch, config_.vocab_size));
-    step_ = Must(
-        DecodeStep::Create(*backend_.device, *backend_.stream, *model_, *sampler_, settings.batch));
+                                    max_rows_, config_.vocab_size));
+    step_ =
+        Must(DecodeStep::Create(*backend_.device, *backend_.stream, *model_, *sampler_, max_rows_));
   }
 
   nlohmann::json Run() {
@@ -163,10 +170,12 @@ class DecodeBench {
     measured.fill_seconds = fill_seconds;
     measured.before = memory_->CacheStats().counters;
     const DecodeStep::Counters counters_before = step_->counters();
+    num_tokens_ = 0;
     for (int64_t i = 0; i < settings_.steps; ++i) {
       if (i == settings_.steps * 3 / 4) measured.at_last_quarter = memory_->CacheStats().counters;
       measured.seconds.push_back(Step());
     }
+    measured.tokens = num_tokens_;
     measured.after = memory_->CacheStats().counters;
     measured.host_ns = step_->counters().host_ns - counters_before.host_ns;
     measured.mask_ns = step_->counters().mask_ns - counters_before.mask_ns;
@@ -181,6 +190,7 @@ class DecodeBench {
     uint64_t host_ns = 0;
     uint64_t mask_ns = 0;
     uint64_t launched = 0;
+    uint64_t tokens = 0;
     std::vector<double> seconds;  // of each step, in their order
   };
 
@@ -229,7 +239,7 @@ class DecodeBench {
                                    .cache_share = settings_.cache_share,
                                    .num_query_heads = static_cast<int32_t>(config_.num_query_heads),
                                    .dense_blocks = need_.dense_blocks * settings_.batch,
-                                   .max_batch = settings_.batch,
+                                   .max_batch = max_rows_,
                                    .max_model_len = total_tokens_,
                                    .dense_below = settings_.dense_below,
                                    .watermarks = settings_.watermarks};
@@ -258,7 +268,7 @@ class DecodeBench {
          .reuse = settings_.reuse == "needle" ? RecordedModel::kNeedle : RecordedModel::kCode,
          .retrieval_ratio = settings_.retrieval})));
     drifting_ = Must(DriftingQueries::Create(device, ops.model(), *backend_.stream, *policy_,
-                                             *context_, geometry_.num_layers, settings_.batch));
+                                             *context_, geometry_.num_layers, max_rows_));
   }
 
   // Null unless a trace is wanted.
@@ -270,8 +280,7 @@ class DecodeBench {
     const int64_t clusters = std::min<int64_t>(RetrievalRecorder::kMaxClusters,
                                                total_tokens_ / int64_t{kTokensPerCluster} + 1);
     recorder_ = Must(RetrievalRecorder::Create(
-        *backend_.device,
-        {.geometry = geometry_, .max_batch = settings_.batch, .max_clusters = clusters},
+        *backend_.device, {.geometry = geometry_, .max_batch = max_rows_, .max_clusters = clusters},
         Must(TraceFile::Open(settings_.trace, TraceEncoder::kMagic, kMaxTraceBytes))));
     return recorder_.get();
   }
@@ -312,10 +321,20 @@ class DecodeBench {
     Must(test_support::Tend(memory_->cache()));
     Must(memory_->cache().BeginStep());
     rows_.clear();
-    for (const auto& live : live_) rows_.push_back(live->Row());
+    std::vector<size_t> firsts;  // rows of sequences
+    for (const auto& live : live_) {
+      firsts.push_back(rows_.size());
+      const int64_t num_rows = std::min<int64_t>(settings_.rows_per_sequence,
+                                                 drifting_->RowsTogether(live->sequence.kv));
+      for (int64_t i = 0; i < num_rows; ++i) {
+        rows_.push_back(live->Row());
+        rows_.back().position += i;
+      }
+    }
     const std::span<const StepResult> results = Must(step_->Run(rows_));
     const double seconds = Seconds(begin, absl::Now());
-    for (size_t i = 0; i < live_.size(); ++i) Take(*live_[i], results[i]);
+    num_tokens_ += rows_.size();
+    for (size_t i = 0; i < live_.size(); ++i) Take(*live_[i], results[firsts[i]]);
     return seconds;
   }
 
@@ -341,7 +360,7 @@ class DecodeBench {
 
   nlohmann::json Result(const Measured& measured) {
     double read = 0, full = 0;
-    for (size_t i = 0; i < live_.size(); ++i) {
+    for (size_t i = 0; i < rows_.size(); ++i) {
       const auto bytes = drifting_->LastStepBytes(i);
       read += bytes.read;
       full += bytes.full;
@@ -362,6 +381,7 @@ class DecodeBench {
         {"kv_format", std::string(geometry_.format.name)},
         {"retrieval", settings_.retrieval},
         {"batch", settings_.batch},
+        {"rows_per_sequence", settings_.rows_per_sequence},
         {"context_tokens", settings_.context},
         {"steps", settings_.steps},
         {"overlap",
@@ -377,7 +397,7 @@ class DecodeBench {
     json["step_ms_median"] = 1e3 * Median(measured.seconds);
     json["step_ms_mean"] = 1e3 * sum / steps;
     json["step_ms_p99"] = 1e3 * sorted[static_cast<size_t>(0.99 * (steps - 1))];
-    json["output_throughput"] = static_cast<double>(settings_.batch) * steps / sum;
+    json["output_throughput"] = static_cast<double>(measured.tokens) / sum;
     json["host_us_per_step"] = static_cast<double>(measured.host_ns) / 1e3 / steps;
     if (constraint_ != nullptr) {
       json["schema_compile_ms"] = compile_ms_;
@@ -402,7 +422,9 @@ class DecodeBench {
   test_support::Backend backend_;
   ModelConfig config_;
   KvGeometry geometry_;
+  int32_t max_rows_ = 0;
   int64_t total_tokens_ = 0;
+  uint64_t num_tokens_ = 0;  // that steps have fed
   double load_seconds_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<constraint::ConstraintCompiler> compiler_;

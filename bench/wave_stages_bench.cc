@@ -2,11 +2,14 @@
 // clusters a KV head), 8 KV heads of 128 with 4 query heads each, bf16; 1.8 % retrieved, 23.2 %
 // estimated.
 //
-//   wave_stages_bench [--tokens 122880] [--max-batch 8] [--index-dtype bf16|int8|coded]
-//                     [--retrieval 0.018] [--only-index]
+//   wave_stages_bench [--tokens 122880] [--max-batch 8] [--kv-dtype bf16|int8]
+//                     [--index-dtype bf16|int8|coded] [--retrieval 0.018] [--only-index]
+//                     [--rows-per-sequence 1]
 //
-// With codes of tokens 12 % of the clusters are candidates, and --retrieval says which share of the
-// tokens is chosen, in pages; those that are looked up are others, but as many.
+// Rows of one sequence, as drafts are, have the same index and window, and each looks up nine
+// tenths of what the row before it does. With several of them a batch of one and of all rows is
+// measured. With codes of tokens 12 % of the clusters are candidates, and --retrieval says which
+// share of the tokens is chosen, in pages; those that are looked up are others, but as many.
 //
 // Every sample is a CUDA graph that runs a stage on kSets layers in turn, so that no layer's data
 // is left in the L2 cache; reported is the time of one layer. "whole layer" is what a decode step
@@ -28,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda/graph_clock.h"
 #include "bench/support/measure.h"
 #include "bench/support/read_bandwidth.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
@@ -39,59 +43,65 @@ namespace retroinfer {
 namespace {
 
 using namespace test_support;
+using bench::GraphClock;
+using bench::Ok;
 
 constexpr uint32_t kHeads = 8, kGroup = 4, kDim = 128;
 constexpr int32_t kQueryHeads = kHeads * kGroup;
 constexpr int32_t kSets = 8;
-constexpr int32_t kPagesPerCluster = 4;  // 16 tokens
+constexpr int32_t kMaxBatch = 8;
 constexpr int32_t kWindowTokens = 1100, kSinkTokensHere = 4;
-constexpr int32_t kDenseBlocks = 1 + (kWindowTokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
+constexpr int32_t kDenseBlocks =
+    1 + (kWindowTokens + kMaxBatch + kDenseBlockTokens - 1) / kDenseBlockTokens;
 constexpr size_t kWeightBytes = size_t{436} << 20;  // of a layer of Llama 8B, bf16
 constexpr uint32_t kFreeSlots = 1 << 16;
 constexpr uint32_t kLogCapacity = 1 << 20;
 
 struct Shape {
   KvGeometry geometry;
-  int32_t max_batch = 8;
-  int32_t meta_blocks = 0;  // of a sequence
+  int32_t max_batch = kMaxBatch;
+  int32_t rows_of_sequence = 1;
+  int32_t pages_of_cluster = 0;  // 16 tokens
+  int32_t meta_blocks = 0;       // of a sequence
   int32_t clusters = 0;
   // The share of the clusters, and then some: clusters leave pages part-filled, here none does.
   int32_t retrieved = 0, looked_up = 0, estimated = 0;
   // With codes: the candidates, and the pages that are chosen of them; else the retrieved, and 0.
   int32_t selected = 0, chosen = 0;
+  int32_t moved = 0;   // clusters between what two rows of one sequence look up
+  int32_t places = 0;  // clusters that rows of one sequence look up
   uint32_t rows = 0;
-  uint32_t pages_of_set = 0;  // that the retrieved clusters of all rows have, each its own
+  uint32_t lists = 0;         // of pages: heads of all sequences
+  uint32_t pages_of_set = 0;  // of all sequences' clusters that are looked up
   uint32_t pages = 0;
   uint32_t slots = 0;
 
-  Shape(const KvFormat& format, int32_t tokens, int32_t batch, double retrieval)
+  Shape(const KvFormat& format, int32_t tokens, int32_t batch, double retrieval,
+        int32_t rows_per_sequence)
       : geometry{kSets, kHeads, kDim, format},
         max_batch(batch),
+        rows_of_sequence(rows_per_sequence),
+        pages_of_cluster(static_cast<int32_t>(kTokensPerCluster / geometry.tokens_per_page())),
         meta_blocks(tokens / kDecodeSegmentTokens),
         clusters(meta_blocks * kClustersPerMetaBlock),
         retrieved(static_cast<int32_t>(clusters * retrieval)),
         looked_up(retrieved * 5 / 4),
         estimated(clusters * 232 / 1000),
         selected(has_codes() ? clusters * 12 / 100 : retrieved),
-        chosen(has_codes() ? retrieved * kPagesPerCluster : 0),
+        chosen(has_codes() ? retrieved * pages_of_cluster : 0),
+        moved(looked_up / 10),
+        places(looked_up + (rows_of_sequence - 1) * moved),
         rows(static_cast<uint32_t>(batch) * kHeads),
-        pages_of_set(rows * static_cast<uint32_t>(looked_up) * kPagesPerCluster),
+        lists(static_cast<uint32_t>(sequences()) * kHeads),
+        pages_of_set(lists * static_cast<uint32_t>(places * pages_of_cluster)),
         pages(kSets * pages_of_set),
         slots(pages + kFreeSlots) {}
 
   bool has_codes() const { return geometry.format.token_code_bits != 0; }
+  int32_t sequences() const { return (max_batch + rows_of_sequence - 1) / rows_of_sequence; }
+  // Of the clusters that are looked up of its sequence, the first one of a row of the batch.
+  int32_t FirstPlace(int32_t row) const { return row % rows_of_sequence * moved; }
 };
-
-void Ok(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  std::abort();
-}
-void Ok(cudaError_t code) {
-  if (code == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(code));
-  std::abort();
-}
 
 // Inputs and outputs of all stages.
 class Stages {
@@ -122,10 +132,11 @@ class Stages {
         shape_.max_batch, kQueryHeads, static_cast<int32_t>(kDim)));
     out_.push_back(data_.Poisoned(shape_.max_batch, kQueryHeads * kDim));
     FillDense();
-    refs_ = data_.Allocate(size_t{shape_.pages_of_set} * sizeof(PageRef));
+    refs_ = data_.Allocate(size_t{shape_.rows} * static_cast<size_t>(RowPages()) * sizeof(PageRef));
     std::vector<int32_t> looked_up;
-    for (uint32_t row = 0; row < shape_.rows; ++row) {
-      for (int32_t i = 0; i < shape_.looked_up; ++i) looked_up.push_back(ClusterOf(i));
+    for (uint32_t list = 0; list < shape_.rows; ++list) {
+      const int32_t first = shape_.FirstPlace(static_cast<int32_t>(list / kHeads));
+      for (int32_t i = 0; i < shape_.looked_up; ++i) looked_up.push_back(ClusterOf(first + i));
     }
     looked_up_ = data_.Upload(looked_up);
     num_looked_up_ = data_.Allocate(shape_.rows * sizeof(int32_t));
@@ -154,6 +165,7 @@ class Stages {
                                             .pool = pool(),
                                             .layer = set,
                                             .indexes = indexes(batch),
+                                            .share_an_index = batch > 1 && shape_.sequences() == 1,
                                             .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
                                             .max_clusters = shape_.clusters,
                                             .scores = scores_.as<float>(),
@@ -233,7 +245,7 @@ class Stages {
                                        .retrieved = looked_up_.as<const int32_t>(),
                                        .num_retrieved = num_looked_up_.as<const int32_t>(),
                                        .max_retrieved = shape_.looked_up,
-                                       .max_pages = shape_.looked_up * kPagesPerCluster,
+                                       .max_pages = shape_.looked_up * shape_.pages_of_cluster,
                                        .pages = refs_.as<PageRef>(),
                                        .num_pages = num_pages_.as<int32_t>()}));
   }
@@ -263,7 +275,7 @@ class Stages {
                  .zones = zones_.as<const DenseZone>().first(static_cast<size_t>(batch)),
                  .pages = refs_.as<const PageRef>(),
                  .num_pages = num_pages_.as<const int32_t>(),
-                 .max_pages = shape_.looked_up * kPagesPerCluster,
+                 .max_pages = shape_.looked_up * shape_.pages_of_cluster,
                  .estimate = {estimate.first(heads), estimate.subspan(heads, heads),
                               estimate.subspan(2 * heads, heads * kDim)},
                  .unseen = {UnseenPart(0), UnseenPart(1)},
@@ -285,7 +297,7 @@ class Stages {
     const auto slots = slots_.as<const std::byte>();
     size_t num_misses = 0;
     for (uint32_t i = 0; i < refs.size(); ++i) {
-      const PageId page = shape_.pages_of_set + i;
+      const PageId page = PageOf(i);
       if (refs[i].page == slots.device_data() + size_t{page} * kPageBytes) continue;
       ++num_misses;
       const auto words = data_.Download(
@@ -310,7 +322,21 @@ class Stages {
     return unseen_.as<float>().subspan(index * heads, heads);
   }
 
-  int64_t MaxPages() const { return (int64_t{shape_.clusters} * kPagesPerCluster + 63) / 64 * 64; }
+  // Of a row's look-up.
+  uint32_t RowPages() const {
+    return static_cast<uint32_t>(shape_.looked_up * shape_.pages_of_cluster);
+  }
+  // The page of layer 1 that reference `index` of its look-up leads to.
+  PageId PageOf(uint32_t index) const {
+    const uint32_t list = index / RowPages(), row = list / kHeads;
+    const uint32_t of_sequence = row / static_cast<uint32_t>(shape_.rows_of_sequence);
+    const auto first = static_cast<uint32_t>(shape_.FirstPlace(static_cast<int32_t>(row)));
+    const uint32_t place = (of_sequence * kHeads + list % kHeads) * shape_.places + first;
+    return shape_.pages_of_set + place * shape_.pages_of_cluster + index % RowPages();
+  }
+  int64_t MaxPages() const {
+    return (int64_t{shape_.clusters} * shape_.pages_of_cluster + 63) / 64 * 64;
+  }
 
   void MakeChoice() {
     if (!shape_.has_codes()) return;
@@ -353,7 +379,7 @@ class Stages {
 
   // Looked-up clusters lie apart.
   int32_t ClusterOf(int32_t index) const { return index * Spacing() % shape_.clusters; }
-  int32_t Spacing() const { return shape_.clusters / shape_.looked_up; }
+  int32_t Spacing() const { return shape_.clusters / shape_.places; }
 
   Ops& ops() { return *backend_.ops; }
   MetaPoolView pool() const { return {pool_bytes_.bytes(), shape_.geometry}; }
@@ -379,7 +405,7 @@ class Stages {
 
   // Random centroids and value sums, the same 16 MiB over and over at odd distances.
   void FillPool() {
-    const size_t num_blocks = static_cast<size_t>(shape_.max_batch) * shape_.meta_blocks;
+    const size_t num_blocks = static_cast<size_t>(shape_.sequences()) * shape_.meta_blocks;
     const size_t run_bytes = MetaPoolView::RunBytes(shape_.geometry);
     const size_t num_runs = num_blocks * kSets * kHeads;
     pool_bytes_ = data_.Allocate(num_runs * run_bytes);
@@ -399,9 +425,9 @@ class Stages {
       const size_t row = block / shape_.meta_blocks * kHeads + run % kHeads;
       for (size_t i = 0; i < kClustersPerMetaBlock; ++i) {
         const size_t cluster = block % shape_.meta_blocks * kClustersPerMetaBlock + i;
-        const size_t place = std::min<size_t>(cluster / Spacing(), shape_.looked_up - 1);
+        const size_t place = std::min<size_t>(cluster / Spacing(), shape_.places - 1);
         const size_t first =
-            ((set * shape_.rows + row) * shape_.looked_up + place) * kPagesPerCluster;
+            ((set * shape_.lists + row) * shape_.places + place) * shape_.pages_of_cluster;
         entries[run * kClustersPerMetaBlock + i] = {static_cast<PageId>(first), 16, 1.0f};
       }
     }
@@ -415,8 +441,9 @@ class Stages {
     block_ids_ = data_.Upload(ids);
     std::vector<MetaIndexView> views;
     for (int32_t i = 0; i < shape_.max_batch; ++i) {
-      views.push_back({block_ids_.as<const MetaBlockId>().device_data() + i * shape_.meta_blocks,
-                       shape_.meta_blocks});
+      const int32_t first = i / shape_.rows_of_sequence * shape_.meta_blocks;
+      views.push_back(
+          {block_ids_.as<const MetaBlockId>().device_data() + first, shape_.meta_blocks});
     }
     indexes_ = data_.Upload(views);
   }
@@ -457,7 +484,7 @@ class Stages {
 
   // Dense zones of zeros: what they hold does not matter.
   void FillDense() {
-    const size_t blocks = static_cast<size_t>(shape_.max_batch) * kDenseBlocks;
+    const size_t blocks = static_cast<size_t>(shape_.sequences()) * kDenseBlocks;
     dense_ =
         data_.Upload(std::vector<std::byte>(blocks * DensePoolView::BlockBytes(shape_.geometry)));
     std::vector<DenseBlockId> ids(blocks);
@@ -465,10 +492,11 @@ class Stages {
     dense_ids_ = data_.Upload(ids);
     std::vector<DenseZone> zones;
     for (int32_t i = 0; i < shape_.max_batch; ++i) {
+      const int32_t sequence = i / shape_.rows_of_sequence, row = i % shape_.rows_of_sequence;
       zones.push_back(
-          {.block_ids = dense_ids_.as<const DenseBlockId>().device_data() + i * kDenseBlocks,
+          {.block_ids = dense_ids_.as<const DenseBlockId>().device_data() + sequence * kDenseBlocks,
            .num_sink_tokens = kSinkTokensHere,
-           .num_window_tokens = kWindowTokens});
+           .num_window_tokens = kWindowTokens + row});
     }
     zones_ = data_.Upload(zones);
   }
@@ -525,76 +553,12 @@ class Stages {
   std::vector<DeviceData::Matrix> queries_, out_;
 };
 
-// Times graphs on one stream; `side` runs beside it.
-class Clock {
- public:
-  explicit Clock(Backend& backend)
-      : stream_(static_cast<CudaStream&>(*backend.stream)),
-        side_(static_cast<CudaStream&>(*backend.background)) {
-    for (cudaEvent_t* event : {&begin_, &end_}) Ok(cudaEventCreate(event));
-    for (cudaEvent_t* event : {&fork_, &join_}) {
-      Ok(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    }
-    estimated_ = *backend.device->CreateEvent();
-    admitted_ = *backend.device->CreateEvent();
-  }
-  ~Clock() {
-    for (cudaEvent_t event : {begin_, end_, fork_, join_}) (void)cudaEventDestroy(event);
-  }
-
-  CudaStream& stream() { return stream_; }
-  CudaStream& side() { return side_; }
-  Event& estimated() { return *estimated_; }
-  Event& admitted() { return *admitted_; }
-
-  // While recording: what is enqueued on side() runs beside later work of stream(), until Join().
-  void Fork() {
-    Ok(cudaEventRecord(fork_, stream_.get()));
-    Ok(cudaStreamWaitEvent(side_.get(), fork_));
-  }
-  void Join() {
-    Ok(cudaEventRecord(join_, side_.get()));
-    Ok(cudaStreamWaitEvent(stream_.get(), join_));
-  }
-
-  // Median time in microseconds of what `enqueue` puts on the stream.
-  double Time(const std::function<void()>& enqueue) {
-    cudaGraph_t graph;
-    cudaGraphExec_t program;
-    Ok(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
-    enqueue();
-    Ok(cudaStreamEndCapture(stream_.get(), &graph));
-    Ok(cudaGraphInstantiate(&program, graph, 0));
-    std::vector<float> times;
-    const int rounds = bench::IsSmoke() ? 3 : 40;
-    for (int round = -3; round < rounds; ++round) {
-      Ok(cudaEventRecord(begin_, stream_.get()));
-      Ok(cudaGraphLaunch(program, stream_.get()));
-      Ok(cudaEventRecord(end_, stream_.get()));
-      Ok(cudaEventSynchronize(end_));
-      float milliseconds = 0;
-      Ok(cudaEventElapsedTime(&milliseconds, begin_, end_));
-      if (round >= 0) times.push_back(milliseconds);
-    }
-    Ok(cudaGraphExecDestroy(program));
-    Ok(cudaGraphDestroy(graph));
-    std::sort(times.begin(), times.end());
-    return 1e3 * double{times[times.size() / 2]};
-  }
-  // The same of one of kSets layers.
-  double TimeLayer(const std::function<void(uint32_t)>& enqueue) {
-    return Time([&] {
-             for (uint32_t set = 0; set < kSets; ++set) enqueue(set);
-           }) /
-           kSets;
-  }
-
- private:
-  CudaStream& stream_;
-  CudaStream& side_;
-  cudaEvent_t begin_, end_, fork_, join_;
-  std::unique_ptr<Event> estimated_, admitted_;
-};
+// Median time in microseconds of one of kSets layers.
+double TimeLayer(GraphClock& clock, const std::function<void(uint32_t)>& enqueue) {
+  return clock.Time([&] {
+    for (uint32_t set = 0; set < kSets; ++set) enqueue(set);
+  }) / kSets;
+}
 
 // One line of the table; `bytes` 0: none are counted.
 void PrintLine(const char* stage, int32_t batch, double us, double bytes, double limit) {
@@ -604,7 +568,7 @@ void PrintLine(const char* stage, int32_t batch, double us, double bytes, double
 }
 
 // As WaveDecode::Layer does it. The last layer's admissions are awaited by the next look-up.
-void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& what_follows,
+void EnqueueLayer(Stages& stages, GraphClock& clock, const std::function<void()>& what_follows,
                   int32_t batch, uint32_t set) {
   stages.Score(clock.stream(), batch, set);
   stages.Select(clock.stream(), batch);
@@ -625,11 +589,13 @@ void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& wha
   if (set + 1 == kSets) clock.Join();
 }
 
-void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& read_weights,
+void MeasureStages(Stages& stages, GraphClock& clock, const std::function<void()>& read_weights,
                    double limit, bool only_index) {
-  const double weights_us = clock.TimeLayer([&](uint32_t) { read_weights(); });
+  const double weights_us = TimeLayer(clock, [&](uint32_t) { read_weights(); });
   const Shape& shape = stages.shape();
-  for (const int32_t batch : {1, 6, 8}) {
+  std::vector<int32_t> batches{1, 6, 8};
+  if (shape.rows_of_sequence > 1) batches = {1, shape.max_batch};
+  for (const int32_t batch : batches) {
     if (batch > shape.max_batch) break;
     const double rows = static_cast<double>(batch) * kHeads;
     const double vector_bytes =
@@ -637,35 +603,35 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
     const double score_bytes =
         rows * shape.clusters * (vector_bytes + sizeof(MetaEntry) + 2 * kGroup * 4);
     PrintLine("score", batch,
-              clock.TimeLayer([&](uint32_t set) { stages.Score(clock.stream(), batch, set); }),
+              TimeLayer(clock, [&](uint32_t set) { stages.Score(clock.stream(), batch, set); }),
               score_bytes, limit);
     PrintLine("select", batch,
-              clock.TimeLayer([&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
+              TimeLayer(clock, [&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
     if (shape.has_codes()) {
       const auto code_bytes = static_cast<double>(TokenCodeBytes(shape.geometry.format, kDim));
-      PrintLine("choose pages", batch, clock.TimeLayer([&](uint32_t set) {
-        stages.ChoosePages(clock.stream(), batch, set);
-      }),
-                rows * shape.selected * kTokensPerCluster * code_bytes, limit);
-      PrintLine("candidates' rest", batch, clock.TimeLayer([&](uint32_t set) {
-        stages.FindRests(clock.stream(), batch, set);
-      }),
-                0, limit);
+      PrintLine(
+          "choose pages", batch,
+          TimeLayer(clock, [&](uint32_t set) { stages.ChoosePages(clock.stream(), batch, set); }),
+          rows * shape.selected * kTokensPerCluster * code_bytes, limit);
+      PrintLine(
+          "candidates' rest", batch,
+          TimeLayer(clock, [&](uint32_t set) { stages.FindRests(clock.stream(), batch, set); }), 0,
+          limit);
     }
     const int32_t num_sums = shape.estimated + (shape.has_codes() ? shape.selected : 0);
     PrintLine("estimate", batch,
-              clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
+              TimeLayer(clock, [&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
               rows * num_sums * (vector_bytes + sizeof(MetaEntry)), limit);
-    PrintLine("unseen mass", batch, clock.TimeLayer([&](uint32_t set) {
-      stages.WeighUnseen(clock.stream(), batch, set);
-    }),
-              rows * shape.clusters * (sizeof(MetaEntry) + kGroup * 4), limit);
+    PrintLine(
+        "unseen mass", batch,
+        TimeLayer(clock, [&](uint32_t set) { stages.WeighUnseen(clock.stream(), batch, set); }),
+        rows * shape.clusters * (sizeof(MetaEntry) + kGroup * 4), limit);
     if (only_index) continue;
     for (const int percent : {100, 98, 95, 85}) {
       stages.SetCache(percent / 100.0, shape.looked_up);
       const auto line = [&](const char* what, const std::function<void(uint32_t)>& enqueue) {
         const std::string name = std::string(what) + " " + std::to_string(percent) + " % hits";
-        PrintLine(name.c_str(), batch, clock.TimeLayer(enqueue), 0, limit);
+        PrintLine(name.c_str(), batch, TimeLayer(clock, enqueue), 0, limit);
       };
       line("look up, admit,", [&](uint32_t set) {
         stages.LookUp(clock.stream(), batch, set);
@@ -680,36 +646,39 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
         stages.PutBack(clock.side(), set);
         clock.Join();
       });
-      const double us = clock.TimeLayer(
-          [&](uint32_t set) { EnqueueLayer(stages, clock, read_weights, batch, set); });
+      const double us = TimeLayer(
+          clock, [&](uint32_t set) { EnqueueLayer(stages, clock, read_weights, batch, set); });
       PrintLine(("whole layer, " + std::to_string(percent) + " % hits").c_str(), batch,
                 us - weights_us, 0, limit);
     }
   }
 }
 
-void MeasureAdmission(Stages& stages, Clock& clock) {
+void MeasureAdmission(Stages& stages, GraphClock& clock) {
   std::printf("\n%-8s %10s %8s %22s %8s\n", "pages", "alone us", "GB/s", "beside estimation us",
               "GB/s");
   const double estimate =
-      clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), 1, set); });
+      TimeLayer(clock, [&](uint32_t set) { stages.Estimate(clock.stream(), 1, set); });
   for (const int32_t pages : {32, 256, 1024, 4096}) {
-    stages.SetCache(0, pages / int32_t{kHeads} / kPagesPerCluster);
+    stages.SetCache(0, pages / int32_t{kHeads} / stages.shape().pages_of_cluster);
     const auto fetch = [&](uint32_t set) {
       stages.LookUp(clock.stream(), 1, set);
       stages.Admit(clock.stream());
       stages.PutBack(clock.stream(), set);
     };
     const double put_back =
-        clock.TimeLayer([&](uint32_t set) { stages.PutBack(clock.stream(), set); });
-    const double alone = clock.TimeLayer(fetch) - put_back;
+        TimeLayer(clock, [&](uint32_t set) { stages.PutBack(clock.stream(), set); });
+    const double alone = TimeLayer(clock, fetch) - put_back;
     const int repeats = std::max(1, static_cast<int>(0.9 * alone / estimate));
-    const double beside = clock.TimeLayer([&](uint32_t set) {
-      clock.Fork();
-      for (int i = 0; i < repeats; ++i) stages.Estimate(clock.side(), 1, set);
-      fetch(set);
-      clock.Join();
-    }) - put_back;
+    const double beside = TimeLayer(clock,
+                                    [&](uint32_t set) {
+                                      clock.Fork();
+                                      for (int i = 0; i < repeats; ++i)
+                                        stages.Estimate(clock.side(), 1, set);
+                                      fetch(set);
+                                      clock.Join();
+                                    }) -
+                          put_back;
     const double bytes = static_cast<double>(pages) * kPageBytes;
     std::printf("%-8d %10.2f %8.1f %22.2f %8.1f\n", pages, alone, bytes / alone / 1e3, beside,
                 bytes / beside / 1e3);
@@ -730,7 +699,7 @@ int Run(const Shape& shape, bool only_index) {
   backend.background = *backend.device->CreateStream(StreamKind::kBackground);
   {
     Stages stages(backend, shape);
-    Clock clock(backend);
+    GraphClock clock(backend);
     if (!stages.ChecksOut()) {
       std::fprintf(stderr, "wave_stages_bench: a page was read from a wrong place\n");
       return 1;
@@ -746,9 +715,10 @@ int Run(const Shape& shape, bool only_index) {
                 backend.device->info().name.c_str(), common::kBuildRevision,
                 static_cast<double>(stages.pool_bytes().size()) / 1e9, limit);
     std::printf("%-34s %5s %9s %9s %8s\n", "stage", "batch", "us", "GB/s", "of limit");
+    const DeviceBuffer weights = data.Allocate(kWeightBytes);
     const auto read_weights = [&] {
-      bench::LaunchRead(stages.pool_bytes().device_data(), kWeightBytes,
-                        sink.as<float>().device_data(), clock.stream());
+      bench::LaunchRead(weights.bytes().device_data(), kWeightBytes, sink.as<float>().device_data(),
+                        clock.stream());
     };
     MeasureStages(stages, clock, read_weights, limit, only_index);
     if (!only_index) MeasureAdmission(stages, clock);
@@ -760,13 +730,16 @@ int Run(const Shape& shape, bool only_index) {
 }  // namespace retroinfer
 
 int main(int argc, char** argv) {
-  int32_t tokens = 122'880, max_batch = 8;
-  std::string index_dtype = "bf16";
+  int32_t tokens = 122'880, max_batch = retroinfer::kMaxBatch, rows_per_sequence = 1;
+  std::string kv_dtype = "bf16", index_dtype = "bf16";
   double retrieval = 0.018;
   bool only_index = false;
   CLI::App app;
   app.add_option("--tokens", tokens)->check(CLI::Range(96 * 1024, 4 * 1024 * 1024));
-  app.add_option("--max-batch", max_batch)->check(CLI::Range(1, 8));
+  app.add_option("--max-batch", max_batch)->check(CLI::Range(1, retroinfer::kMaxBatch));
+  app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--rows-per-sequence", rows_per_sequence)
+      ->check(CLI::Range(1, retroinfer::kMaxBatch));
   app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"bf16", "int8", "coded"}));
   app.add_option("--retrieval", retrieval, "Share of the clusters")->check(CLI::Range(0.005, 0.2));
   app.add_flag("--only-index", only_index, "Measure scores, selection and estimation alone");
@@ -775,6 +748,8 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   }
-  return retroinfer::Run(
-      {*retroinfer::KvFormatNamed("bf16", index_dtype), tokens, max_batch, retrieval}, only_index);
+  if (kv_dtype == "int8" && index_dtype == "bf16") index_dtype = "int8";
+  return retroinfer::Run({*retroinfer::KvFormatNamed(kv_dtype, index_dtype), tokens, max_batch,
+                          retrieval, rows_per_sequence},
+                         only_index);
 }

@@ -178,6 +178,7 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
   zones_ = zones;
   weighs_unseen_ = weighs_unseen;
   max_clusters_ = max_retrieved_ = max_estimated_ = max_pages_ = max_chosen_ = 0;
+  shares_index_ = batch.size() > 1;
   for (size_t i = 0; i < batch.size(); ++i) {
     const int64_t clusters = int64_t{batch[i].index.num_blocks} * kClustersPerMetaBlock;
     if (clusters > most_clusters) {
@@ -185,6 +186,7 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
                                               " clusters, room for ", most_clusters));
     }
     indexes[i] = batch[i].index;
+    shares_index_ &= indexes[i].block_ids == indexes[0].block_ids;
     budgets[i] = BudgetFor(batch[i], clusters);
     max_clusters_ = std::max(max_clusters_, clusters);
     max_retrieved_ = std::max<int64_t>(max_retrieved_, budgets[i].num_retrieved);
@@ -208,13 +210,10 @@ uint64_t WaveDecode::StepShape() const {
     return static_cast<uint64_t>(clusters) / kClustersPerMetaBlock;
   };
   const bool weighs = weighs_unseen_ && max_clusters_ > 0;
-  constexpr uint64_t kMost = 63;
-  const uint64_t chosen =
-      max_chosen_ == execution_.max_pages()
-          ? kMost
-          : static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(max_chosen_)));
-  return (uint64_t{weighs} << 63) | (chosen << 45) | (blocks(max_clusters_) << 30) |
-         (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
+  const auto width = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(max_chosen_)));
+  const uint64_t chosen = max_chosen_ == execution_.max_pages() ? 63 : width;
+  return (uint64_t{weighs} << 63) | (uint64_t{shares_index_} << 62) | (chosen << 45) |
+         (blocks(max_clusters_) << 30) | (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
 }
 
 absl::Status WaveDecode::Layer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
@@ -263,6 +262,7 @@ absl::Status WaveDecode::Score(uint32_t layer, const AttentionForm& form,
                 .pool = meta_pool_,
                 .layer = layer,
                 .indexes = Indexes(),
+                .share_an_index = shares_index_,
                 .scale = form.scale,
                 .max_clusters = max_clusters_,
                 .scores = Rows<float>(scores_, limits_.num_query_heads, max_clusters_),

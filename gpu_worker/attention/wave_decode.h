@@ -70,8 +70,9 @@ class WaveDecode {
                          bool weighs_unseen);
   // Clusters of a row of the step's lists, at most; 0: no sequence of it has an index.
   int64_t max_retrieved() const { return max_clusters_ == 0 ? 0 : max_retrieved_; }
-  // As in attention_policy.h. The shape is that of the step's arrays, and whether it weighs: row
-  // lengths are rounded up to powers of two, so that a growing context keeps its shape for long.
+  // As in attention_policy.h. The shape is that of the step's arrays, whether it weighs, and
+  // whether all rows are of one sequence: row lengths are rounded up to powers of two, so that a
+  // growing context keeps its shape for long.
   uint64_t StepShape() const;
   absl::Status UploadStep() { return inputs_.Upload(stream_); }
   // queries, out: [batch, query_heads * head_dim], activation dtype.
@@ -214,8 +215,9 @@ class WaveDecode {
   int64_t max_clusters_ = 0;
   int64_t max_retrieved_ = 0;
   int64_t max_estimated_ = 0;
-  int64_t max_pages_ = 0;   // of the clusters of its largest index
-  int64_t max_chosen_ = 0;  // of these
+  int64_t max_pages_ = 0;      // of the clusters of its largest index
+  int64_t max_chosen_ = 0;     // of these
+  bool shares_index_ = false;  // all rows, and there are several
   DeviceSpan<const DenseZone> zones_;
   bool weighs_unseen_ = false;
 };

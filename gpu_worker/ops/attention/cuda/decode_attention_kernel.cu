@@ -18,7 +18,19 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kBlocksOfProcessor = 2;
+// How a launch fills a multiprocessor: with how many blocks, for how many there are registers, and
+// with how many bytes of stages for each warp.
+//
+// One sequence, which is cut for two blocks on each multiprocessor. 16 KiB for each warp, 128 KiB
+// on a multiprocessor: more under way only queues up.
+struct FillingOfOne {
+  static constexpr int kBlocks = 2, kRoomFor = 2, kWarpBytes = 16384;
+};
+// Several, in eight bits: a third block works while warps of the others wait for each other at the
+// ends of parts, and a block of the estimation has room beside the three.
+struct FillingOfSeveral {
+  static constexpr int kBlocks = 3, kRoomFor = 4, kWarpBytes = 8192;
+};
 
 template <typename Kv, int kHeadDim>
 struct StateOf {
@@ -34,16 +46,17 @@ struct StateOf<int8_t, kHeadDim> {
 };
 
 // `Kv`: element of keys and values; int8_t: in eight bits.
-template <typename Kv, int kHeadDim>
+template <typename Kv, int kHeadDim, typename Filling>
 struct Config {
   using State = typename StateOf<Kv, kHeadDim>::Type;
   static constexpr bool kTensor = !std::is_same_v<Kv, float>;
   static constexpr int kTokensOfPage = static_cast<int>(kPageBytes / (2 * kHeadDim * sizeof(Kv)));
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
   static constexpr int kTileBytes = State::kTileBytes;
-  // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up. Two stages
-  // of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
-  static constexpr int kStages = kTensor ? (kTileBytes > 8192 ? 2 : 16384 / kTileBytes) : 1;
+  // Two stages of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
+  static constexpr int kWarpBytes = Filling::kWarpBytes;
+  static constexpr int kStages =
+      kTensor ? (kTileBytes > kWarpBytes / 2 ? 2 : kWarpBytes / kTileBytes) : 1;
 };
 
 template <typename C, int kHeadDim>
@@ -269,10 +282,10 @@ __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32
   for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
 }
 
-template <typename Kv, int kHeadDim>
-__global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
+template <typename Kv, int kHeadDim, typename Filling>
+__global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
-  using C = Config<Kv, kHeadDim>;
+  using C = Config<Kv, kHeadDim, Filling>;
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
@@ -360,35 +373,51 @@ struct Grid {
   int blocks = 0;  // that fill the device
 };
 
-template <typename Kv, int kHeadDim>
+template <typename Kv, int kHeadDim, typename Filling>
+constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim, Filling>, kHeadDim>);
+
+template <typename Kv, int kHeadDim, typename Filling>
 Grid FindGrid() {
-  constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
-  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
+  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim, Filling>;
+  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim, Filling>;
   Grid grid;
   int device = 0, processors = 0, of_processor = 0;
   const auto attempt = [&grid](cudaError_t code) {
     if (grid.code == cudaSuccess) grid.code = code;
   };
   attempt(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(kSharedBytes)));
+                               static_cast<int>(kBytes)));
   attempt(cudaGetDevice(&device));
   attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  attempt(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads,
-                                                        kSharedBytes));
-  grid.blocks = min(kMaxDecodeBlocks, processors * min(of_processor, kBlocksOfProcessor));
+  attempt(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads, kBytes));
+  grid.blocks = processors * min(of_processor, Filling::kBlocks);
   if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
   return grid;
 }
 
-template <typename Kv, int kHeadDim>
-cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
-  static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
-  if (grid.code != cudaSuccess) return grid.code;
-  return LaunchDependent({.grid = dim3(static_cast<unsigned>(grid.blocks)),
+template <typename Kv, int kHeadDim, typename Filling>
+cudaError_t LaunchBlocks(const DecodeLaunch& launch, int blocks, cudaStream_t stream) {
+  return LaunchDependent({.grid = dim3(static_cast<unsigned>(blocks)),
                           .block = dim3(kDecodeThreads),
-                          .shared_bytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>),
+                          .shared_bytes = kSharedBytes<Kv, kHeadDim, Filling>,
                           .stream = stream},
-                         &DecodeAttentionKernel<Kv, kHeadDim>, launch);
+                         &DecodeAttentionKernel<Kv, kHeadDim, Filling>, launch);
+}
+
+template <typename Kv, int kHeadDim>
+cudaError_t Launch(DecodeLaunch launch, cudaStream_t stream) {
+  static const Grid one = FindGrid<Kv, kHeadDim, FillingOfOne>();  // a process has one device
+  if (one.code != cudaSuccess) return one.code;
+  launch.plan_blocks = min(kMaxDecodeBlocks, one.blocks);
+  if constexpr (std::is_same_v<Kv, int8_t> && kHeadDim <= 128) {
+    static const Grid several = FindGrid<Kv, kHeadDim, FillingOfSeveral>();
+    if (several.code != cudaSuccess) return several.code;
+    if (launch.num_sequences > 1 && several.blocks >= launch.plan_blocks) {
+      return LaunchBlocks<Kv, kHeadDim, FillingOfSeveral>(launch, several.blocks, stream);
+    }
+  }
+  return LaunchBlocks<Kv, kHeadDim, FillingOfOne>(launch, launch.plan_blocks, stream);
 }
 
 template <typename Kv>

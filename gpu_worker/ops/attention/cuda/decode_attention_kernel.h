@@ -39,6 +39,7 @@ struct DecodeLaunch {
   GroupSlice slice;                       // at most kDecodeGroup heads
   int32_t first_sequence, num_sequences;  // at most kMaxDecodeSequences
   int32_t first_head, num_heads;          // at most kMaxDecodeHeads; the product kMaxDecodeUnits
+  int32_t plan_blocks = 0;  // blocks that a sequence is cut for; set at the launch of the parts
 };
 
 // Enqueues the attention over all parts. `element`: of keys and values, bf16 or f32, or int8 for

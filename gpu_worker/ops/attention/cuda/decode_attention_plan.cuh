@@ -3,9 +3,9 @@
 //
 // A *unit* is a (sequence, KV head); its tokens are *tiles* of 16 places: the sink, the window,
 // then groups of pages of the execution buffer. Each sequence is cut into about as many *parts* as
-// the grid has blocks, its units into parts of nearly equal tiles: by its own lengths and the size
-// of the grid alone, so that its result does not depend on the batch. Part i of the launch belongs
-// to block i % grid, so each block gets about the same share of every sequence.
+// the grid of a launch with one sequence has blocks, its units into parts of nearly equal tiles: by
+// its own lengths and the device alone, so that its result does not depend on the batch. Part i of
+// the launch belongs to block i % grid, so each block gets about the same share of every sequence.
 #pragma once
 
 #include <cstdint>
@@ -100,8 +100,9 @@ __device__ inline int32_t SumParts(int32_t units, DecodePlanScratch& plan) {
 
 // Chooses plan.final_parts of every unit from plan.tiles. Called by the whole block, between
 // barriers.
-__device__ inline void ChooseParts(int32_t units, int32_t heads, DecodePlanScratch& plan) {
-  const auto blocks = static_cast<int32_t>(gridDim.x);
+__device__ inline void ChooseParts(const DecodeLaunch& launch, int32_t units,
+                                   DecodePlanScratch& plan) {
+  const int32_t blocks = launch.plan_blocks, heads = launch.num_heads;
   for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kDecodeThreads) {
     const int32_t first = unit / heads * heads;
     int32_t tiles = 0;
@@ -186,7 +187,7 @@ __device__ inline int32_t PlanParts(const DecodeLaunch& launch, DecodePlanScratc
     plan.tiles[unit] = DescribeUnit<kTokensOfPage>(launch, unit).end;
   }
   __syncthreads();
-  ChooseParts(units, launch.num_heads, plan);
+  ChooseParts(launch, units, plan);
   __syncthreads();
   if (thread < 32) {
     const int32_t total = SumParts(units, plan);

@@ -1,7 +1,8 @@
 // Bound by memory: each centroid is read once, 2 * head_dim bytes (in int8 head_dim + 2), for up to
-// 8 query heads; groups of more take several launches.
+// 8 query heads of each row of a sequence; groups of more take several launches.
 //
-// A warp multiplies 16 centroids by the group's queries, padded to 8 heads, on tensor cores. Lanes
+// A warp multiplies 16 centroids by queries, 8 at a time, on tensor cores: those of one row after
+// those of the other. A product's column depends on its own query alone, wherever it stands. Lanes
 // read 16 bytes at a time: element k of the product is not dimension k, but the permutation is the
 // same on both sides. int8 becomes bf16 in registers, which is exact.
 #include <cuda_bf16.h>
@@ -15,6 +16,7 @@
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/group_slice.h"
+#include "gpu_worker/ops/cuda/joined_rows.cuh"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/index/centroid_score_check.h"
 #include "gpu_worker/ops/index/cuda/centroid_score.h"
@@ -24,15 +26,37 @@ namespace {
 
 constexpr int kThreads = 128;     // one meta block: 4 warps of 16 clusters
 constexpr int32_t kMaxHeads = 8;  // of a launch
+constexpr int32_t kColumns = 8;   // of a product: queries
 constexpr uint32_t kAllLanes = 0xffffffffu;
+
+// Which rows and heads the columns of a product are of: four bits a column, from the lowest on.
+struct ColumnMap {
+  uint32_t rows = 0;     // from the product's first on
+  uint32_t heads = 0;    // of the slice
+  int32_t num_rows = 0;  // of a product
+
+  ColumnMap() = default;
+  explicit ColumnMap(const GroupSlice& slice) : num_rows(kColumns / slice.count) {
+    for (int32_t column = 0; column < kColumns; ++column) {
+      rows |= static_cast<uint32_t>(column / slice.count) << 4 * column;
+      heads |= static_cast<uint32_t>(column % slice.count) << 4 * column;
+    }
+  }
+  __device__ int32_t Row(int column) const { return static_cast<int32_t>(rows >> 4 * column & 15); }
+  __device__ int32_t Head(int column) const {
+    return static_cast<int32_t>(heads >> 4 * column & 15);
+  }
+};
 
 struct ScoreParams {
   MetaRuns runs;
   const __nv_bfloat16* queries;  // [batch, query_heads * head_dim]
   int64_t query_stride;
+  uint32_t num_rows;
   const MetaIndexView* indexes;
   uint32_t layer;
   GroupSlice slice;
+  ColumnMap columns;
   int64_t max_clusters;
   float scale;
   float radius_weight;
@@ -45,12 +69,21 @@ __device__ int64_t FirstRow(const GroupSlice& slice, uint32_t sequence, uint32_t
   return (static_cast<int64_t>(sequence) * gridDim.x + head) * slice.group + slice.first;
 }
 
+// What is needed of a cluster beside its centroid.
+struct Cluster {
+  uint32_t num_tokens;
+  float scale;  // of its products
+  float radius;
+};
+
 // Writes what is known of one (cluster, head).
-__device__ void Write(const ScoreParams& params, int64_t at, uint32_t num_tokens, float score,
-                      float reach, float radius) {
-  const bool is_empty = num_tokens == 0;
+__device__ void Write(const ScoreParams& params, int64_t at, const Cluster& cluster, float product,
+                      float reach) {
+  const bool is_empty = cluster.num_tokens == 0;
+  const float score = cluster.scale * product;
   params.scores[at] = is_empty ? -INFINITY : score;
-  if (params.ranks != nullptr) params.ranks[at] = is_empty ? -INFINITY : score + reach * radius;
+  if (params.ranks == nullptr) return;
+  params.ranks[at] = is_empty ? -INFINITY : score + reach * cluster.radius;
 }
 
 // Two products of 16 centroids, 16 dimensions and 8 heads. `low` and `high`: 8 elements of rows
@@ -85,7 +118,17 @@ __device__ uint4 Widen(uint32_t first, uint32_t second) {
           WidenPair(__byte_perm(second, 0, 0x4140)), WidenPair(__byte_perm(second, 0, 0x4342))};
 }
 
-// The products of all chunks that a lane has of two rows of centroids, and of the query.
+// Keeps the compiler from widening numbers ahead of a loop that does so: registers have no room for
+// them.
+template <int kChunks>
+__device__ void StayPacked(uint4 (&chunks)[kChunks]) {
+#pragma unroll
+  for (uint4& chunk : chunks) {
+    asm volatile("" : "+r"(chunk.x), "+r"(chunk.y), "+r"(chunk.z), "+r"(chunk.w));
+  }
+}
+
+// The products of all chunks that a lane has of two rows of centroids, and of the queries.
 template <typename Element, int kChunks, int kQueryChunks>
 __device__ void MultiplyRows(const uint4 (&low)[kChunks], const uint4 (&high)[kChunks],
                              const uint4 (&query)[kQueryChunks], float (&even)[4],
@@ -119,22 +162,46 @@ __device__ float SumOfSquares(const uint4& packed) {
   return sum;
 }
 
-// grid: [kv_heads, max_clusters / 64, batch]: the heads of a block are neighbours in memory, and of
-// a long index each block is in another page of the address translation.
-// Element: bf16, or int8 with scales behind the block's centroids.
+// What a lane has of one query: the dimensions that it has of centroids.
+template <int kChunks>
+struct LaneQuery {
+  uint4 chunks[kChunks];
+
+  __device__ float SumOfSquares() const {
+    float sum = 0;
+    for (const uint4& chunk : chunks) sum += cuda::SumOfSquares(chunk);
+    return sum;
+  }
+};
+
+// Begins to read this lane's part of a head's query of row `row`; zeros where it is not.
 template <typename Element, int kDims>
-__global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params) {
+__device__ LaneQuery<kDims / 32> ReadQuery(const ScoreParams& params, uint32_t row, int32_t head,
+                                           bool is_there) {
+  constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
+  const int part = static_cast<int>(threadIdx.x % 4);
+  LaneQuery<kDims / 32> query = {};
+  if (!is_there) return query;
+  const int64_t first_head = static_cast<int64_t>(blockIdx.x) * params.slice.group;
+  const auto* words =
+      reinterpret_cast<const uint4*>(params.queries + row * params.query_stride +
+                                     (first_head + params.slice.first + head) * kDims);
+#pragma unroll
+  for (int i = 0; i < kDims / 32; ++i) {
+    const int word = kIsInt8 ? 8 * (i / 2) + i % 2 : 4 * i;
+    query.chunks[i] = __ldcg(words + (kIsInt8 ? 2 : 1) * part + word);
+  }
+  return query;
+}
+
+// Scores the block's 64 clusters for `num_rows` rows from `first_row` on, which have this index.
+template <typename Element, int kDims>
+__device__ void ScoreRows(const ScoreParams& params, const MetaIndexView& index, uint32_t first_row,
+                          int32_t num_rows, Cluster (&clusters)[kClustersPerMetaBlock]) {
   constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
   constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
   constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes, that one lane reads of a row
-  constexpr int kQueryChunks = kDims / 32;             // the same of a query
-  const uint32_t head = blockIdx.x, sequence = blockIdx.z;
-  const MetaIndexView index = params.indexes[sequence];
-  AllowNextKernel();
-  if (static_cast<int32_t>(blockIdx.y) >= index.num_blocks) {
-    AwaitLastKernel();
-    return;
-  }
+  const uint32_t head = blockIdx.x;
   const MetaBlockId block = index.block_ids[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4, part = lane % 4;
   const uint32_t first = threadIdx.x / 32 * 16;
@@ -142,58 +209,89 @@ __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params
   const auto* centroids = reinterpret_cast<const uint4*>(
       params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes);
   constexpr int kRowWords = kDims / kChunkElements;  // uint4
-  constexpr int kQueryWords = kDims / 8;
-  uint4 low[kChunks], high[kChunks], query[kQueryChunks];
+  uint4 low[kChunks], high[kChunks];
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
     high[i] = __ldcs(centroids + (row + 8) * kRowWords + part + 4 * i);
   }
-  const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
-  const uint32_t tokens[2] = {entries[0].num_tokens, entries[8].num_tokens};
-  const float radius[2] = {entries[0].radius, entries[8].radius};
-  [[maybe_unused]] float scale[2];
-  if constexpr (kIsInt8) {
-    scale[0] = params.scale * ScaleOf<kDims>(params.runs, block, params.layer, head, first + row);
-    scale[1] =
-        params.scale * ScaleOf<kDims>(params.runs, block, params.layer, head, first + row + 8);
+  // What products are multiplied with waits in shared memory: registers are full.
+  __syncwarp();  // all lanes have read what was there for other rows
+  if (part < 2) {
+    const uint32_t place = first + static_cast<uint32_t>(row + 8 * part);
+    const MetaEntry& entry = params.runs.Entries(block, params.layer, head)[place];
+    float scale = params.scale;
+    if constexpr (kIsInt8) {
+      scale *= ScaleOf<kDims>(params.runs, block, params.layer, head, place);
+    }
+    clusters[place] = {entry.num_tokens, scale, entry.radius};
   }
+  __syncwarp();
   // Of an index in use nothing is written, so all that was there before the queries.
   AwaitLastKernel();
-  const auto* queries = reinterpret_cast<const uint4*>(
-      params.queries + sequence * params.query_stride +
-      (static_cast<int64_t>(head) * params.slice.group + params.slice.first) * kDims);
-  float squares = 0;
+#pragma unroll 1
+  for (int32_t base = 0; base < num_rows; base += params.columns.num_rows) {
+    // Columns of no row, at the end of a product or of the rows, have zeros.
+    const int32_t end = min(params.columns.num_rows, num_rows - base);
+    const uint32_t product_row = first_row + static_cast<uint32_t>(base);
+    const int32_t own_row = params.columns.Row(row);
+    const LaneQuery<kDims / 32> query =
+        ReadQuery<Element, kDims>(params, product_row + static_cast<uint32_t>(own_row),
+                                  params.columns.Head(row), own_row < end);
+    float squares = query.SumOfSquares();
+    squares += __shfl_xor_sync(kAllLanes, squares, 1);
+    squares += __shfl_xor_sync(kAllLanes, squares, 2);
+    const float reach = params.radius_weight * params.scale * sqrtf(squares);
+    float even[4] = {}, odd[4] = {};
+    if constexpr (kIsInt8) {
+      StayPacked(low);
+      StayPacked(high);
+    }
+    MultiplyRows<Element>(low, high, query.chunks, even, odd);
 #pragma unroll
-  for (int i = 0; i < kQueryChunks; ++i) {
-    // The dimensions that this lane has of the centroids.
-    const int first_word = row * kQueryWords + (kIsInt8 ? 2 : 1) * part;
-    const int word = kIsInt8 ? 8 * (i / 2) + i % 2 : 4 * i;
-    query[i] = row < params.slice.count ? __ldcg(queries + first_word + word) : uint4{0, 0, 0, 0};
-    squares += SumOfSquares(query[i]);
-  }
-
-  squares += __shfl_xor_sync(kAllLanes, squares, 1);
-  squares += __shfl_xor_sync(kAllLanes, squares, 2);
-  const float reach = params.radius_weight * params.scale * sqrtf(squares);
-  const float reaches[2] = {__shfl_sync(kAllLanes, reach, 8 * part),
-                            __shfl_sync(kAllLanes, reach, 8 * part + 4)};
-  float even[4] = {}, odd[4] = {};
-  MultiplyRows<Element>(low, high, query, even, odd);
-
-  const int64_t first_row = FirstRow(params.slice, sequence, head) * params.max_clusters;
-  const int64_t column = static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock + first + row;
+    for (int i = 0; i < 2; ++i) {
+      const float reach_of_column = __shfl_sync(kAllLanes, reach, 8 * part + 4 * i);
+      const int32_t row_of_column = params.columns.Row(2 * part + i);
+      if (row_of_column >= end) continue;
+      const uint32_t of_batch = product_row + static_cast<uint32_t>(row_of_column);
+      const int64_t to =
+          (FirstRow(params.slice, of_batch, head) + params.columns.Head(2 * part + i)) *
+              params.max_clusters +
+          blockIdx.y * kClustersPerMetaBlock;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int query_head = 2 * part + i % 2;
-    if (query_head >= params.slice.count) continue;
-    Write(params, first_row + query_head * params.max_clusters + column + i / 2 * 8, tokens[i / 2],
-          (kIsInt8 ? scale[i / 2] : params.scale) * (even[i] + odd[i]), reaches[i % 2],
-          radius[i / 2]);
+      for (int j = 0; j < 2; ++j) {
+        const uint32_t place = first + static_cast<uint32_t>(row + 8 * j);
+        Write(params, to + place, clusters[place], even[i + 2 * j] + odd[i + 2 * j],
+              reach_of_column);
+      }
+    }
   }
 }
 
-// For f32 KV: a warp takes one cluster at a time. The same grid.
+// grid: [kv_heads, max_clusters / 64, batch or 1]: the heads of a block are neighbours in memory,
+// and of a long index each block is in another page of the address translation. A block takes its
+// row with those that are joined to it, and has nothing to do if its row is joined to another one;
+// where the last dimension is 1, it takes all rows. Element: bf16, or int8 with scales behind the
+// block's centroids.
+template <typename Element, int kDims>
+__global__ void __launch_bounds__(kThreads, kDims > 128 ? 4 : 8)
+    ScoreTensor(const ScoreParams params) {
+  __shared__ Cluster clusters[kClustersPerMetaBlock];
+  AllowNextKernel();
+  uint32_t row = blockIdx.z;
+  if (row > 0 && IsJoined(params.indexes, row)) return;
+  do {
+    const MetaIndexView index = params.indexes[row];
+    const uint32_t num_rows = NumJoined(params.indexes, row, params.num_rows);
+    if (static_cast<int32_t>(blockIdx.y) < index.num_blocks) {
+      ScoreRows<Element, kDims>(params, index, row, static_cast<int32_t>(num_rows), clusters);
+    }
+    row += num_rows;
+  } while (row < params.num_rows && (gridDim.z == 1 || IsJoined(params.indexes, row)));
+  AwaitLastKernel();
+}
+
+// For f32 KV: a warp takes one cluster at a time. grid: [kv_heads, max_clusters / 64, batch].
 template <int kDims>
 __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
   constexpr int kPerLane = kDims / 32;
@@ -234,7 +332,7 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
       Write(params,
             row * params.max_clusters + static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock +
                 cluster,
-            entries[cluster].num_tokens, params.scale * sum, reach, entries[cluster].radius);
+            {entries[cluster].num_tokens, params.scale, entries[cluster].radius}, sum, reach);
     }
   }
 }
@@ -259,24 +357,28 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
       .runs = MetaRuns(args.pool),
       .queries = reinterpret_cast<const __nv_bfloat16*>(args.queries.data),
       .query_stride = args.queries.row_stride,
+      .num_rows = static_cast<uint32_t>(args.queries.rows),
       .indexes = args.indexes.device_data(),
       .layer = args.layer,
       .slice = {},
+      .columns = {},
       .max_clusters = args.max_clusters,
       .scale = args.scale,
       .radius_weight = args.radius_weight,
       .scores = args.scores.device_data(),
       .ranks = args.radius_weight != 0 ? args.ranks.device_data() : nullptr,
   };
-  const dim3 grid(geometry.num_kv_heads,
-                  static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
-                  static_cast<uint32_t>(args.queries.rows));
   const DType centroid = geometry.format.centroid.element;
+  const dim3 grid(
+      geometry.num_kv_heads, static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
+      static_cast<uint32_t>(args.share_an_index && centroid != DType::kF32 ? 1
+                                                                           : args.queries.rows));
   const auto kernel = geometry.head_dim == 256   ? KernelFor<256>(centroid)
                       : geometry.head_dim == 128 ? KernelFor<128>(centroid)
                                                  : KernelFor<64>(centroid);
   return ForSlices(static_cast<int32_t>(group), kMaxHeads, [&](const GroupSlice& slice) {
     params.slice = slice;
+    params.columns = ColumnMap(slice);
     return CudaStatus(
         LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()}, kernel,
                         params),

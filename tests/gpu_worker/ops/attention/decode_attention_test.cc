@@ -392,6 +392,27 @@ TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheBatch) {
   }
 }
 
+// Batches of all sizes, which a backend may divide among its processors in ways of their own.
+TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheSizeOfTheBatch) {
+  for (const KvFormat& format : {kBf16Kv, kInt8Kv}) {
+    const KvGeometry geometry = {2, 2, 128, format};
+    std::vector<Sequence> batch = {{.sink = 4, .window = 700, .paged = 300, .estimated = 1},
+                                   {.sink = 4, .window = 701, .paged = 290, .estimated = 1}};
+    std::vector<uint64_t> seeds = {21, 22};
+    const std::vector<float> two = Run(geometry, 4, batch, seeds).got;
+    const std::vector<float> one = Run(geometry, 4, {batch[0]}, {21}).got;
+    EXPECT_TRUE(std::equal(one.begin(), one.end(), two.begin())) << format.name;
+    for (const size_t size : {9u, 40u, 70u}) {
+      while (batch.size() < size) {
+        batch.push_back({.sink = 4, .window = static_cast<int32_t>(batch.size() % 7), .paged = 9});
+        seeds.push_back(20 + batch.size());
+      }
+      const std::vector<float> many = Run(geometry, 4, batch, seeds).got;
+      EXPECT_TRUE(std::equal(two.begin(), two.end(), many.begin())) << size << ", " << format.name;
+    }
+  }
+}
+
 TEST_P(DecodeAttentionTest, TakesAnEmptyBatch) {
   EXPECT_TRUE(Run({2, 1, 64, kBf16Kv}, 1, {}, {}).got.empty());
 }

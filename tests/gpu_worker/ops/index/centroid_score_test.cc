@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <string>
 
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
@@ -84,6 +86,63 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
     EXPECT_GT(largest, 1.0);
   }
 
+  // Scores, then ranks, of rows of these indexes; NaN where nothing was written.
+  std::vector<float> Scores(const MetaPoolView& pool, const MatrixView& queries,
+                            const std::vector<MetaIndexView>& rows, int64_t max_clusters,
+                            bool share_an_index) {
+    const int64_t heads = queries.cols / pool.geometry.head_dim;
+    const auto size = static_cast<size_t>(queries.rows * heads * max_clusters);
+    const DeviceBuffer both = data_.Upload(std::vector<float>(2 * size, kNan));
+    const DeviceBuffer indexes = data_.Upload(rows);
+    const DeviceSpan<float> floats = both.as<float>();
+    EXPECT_TRUE(backend_->ops->index()
+                    .CentroidScore(*backend_->stream, {.queries = queries,
+                                                       .pool = pool,
+                                                       .layer = 1,
+                                                       .indexes = indexes.as<const MetaIndexView>(),
+                                                       .share_an_index = share_an_index,
+                                                       .scale = 0.125f,
+                                                       .max_clusters = max_clusters,
+                                                       .scores = floats.first(size),
+                                                       .radius_weight = 0.25f,
+                                                       .ranks = floats.subspan(size, size)})
+                    .ok());
+    return data_.Download<float>(both);
+  }
+
+  // A batch whose rows belong to sequences of these lists of blocks, and each row alone: the same
+  // bits.
+  void CheckAloneAndTogether(const KvGeometry& geometry, uint32_t group,
+                             const std::vector<std::vector<MetaBlockId>>& lists,
+                             const std::vector<size_t>& sequence_of_row) {
+    constexpr int64_t kMaxClusters = 4 * 64;
+    MetaPoolImage image(geometry, 7);
+    image.Randomize(5, 9);
+    const MetaPoolView pool = image.Upload(data_);
+    const MetaIndexImage indexes(data_, lists);
+    const std::vector<MetaIndexView> views = data_.Download(indexes.views());
+    std::vector<MetaIndexView> rows;
+    for (const size_t sequence : sequence_of_row) rows.push_back(views[sequence]);
+    const auto batch = static_cast<int64_t>(rows.size());
+    const int64_t cols = int64_t{geometry.num_kv_heads} * group * geometry.head_dim;
+    const auto queries =
+        data_.Activations(RandomNormal(static_cast<size_t>(batch * cols), 6), batch, cols);
+    const std::vector<float> together = Scores(pool, queries.view, rows, kMaxClusters, false);
+    // A hint changes nothing, right or wrong.
+    const std::vector<float> hinted = Scores(pool, queries.view, rows, kMaxClusters, true);
+    ASSERT_EQ(std::memcmp(hinted.data(), together.data(), hinted.size() * sizeof(float)), 0);
+    const size_t half = together.size() / 2, of_row = half / rows.size();
+    for (size_t row = 0; row < rows.size(); ++row) {
+      const std::vector<float> alone = Scores(pool, queries.view.Rows(static_cast<int64_t>(row), 1),
+                                              {rows[row]}, kMaxClusters, false);
+      ASSERT_EQ(std::memcmp(alone.data(), &together[row * of_row], of_row * sizeof(float)), 0)
+          << "scores of row " << row;
+      ASSERT_EQ(std::memcmp(&alone[of_row], &together[half + row * of_row], of_row * sizeof(float)),
+                0)
+          << "ranks of row " << row;
+    }
+  }
+
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
 };
@@ -103,6 +162,22 @@ TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryLayout) {
     CheckAgainstDoubles(format, 64, 2);
     CheckAgainstDoubles(format, 256, 2);
     CheckAgainstDoubles(format, 256, 10);
+  }
+}
+
+// Rows of one sequence, as drafts are, may read its centroids together.
+TEST_P(CentroidScoreTest, ARowsScoresDoNotDependOnRowsOfItsSequence) {
+  const std::vector<std::vector<MetaBlockId>> lists = {{4, 2, 0}, {3, 0, 6, 1}, {3, 0, 6, 1}, {}};
+  // The second and third sequence have equal lists, but not the same one.
+  const std::vector<size_t> sequence_of_row = {0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                               1, 2, 3, 3, 0, 1, 1, 2, 2, 2, 2};
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    for (const uint32_t group : {1u, 3u, 4u, 7u, 10u}) {
+      SCOPED_TRACE(std::string(format.name) + " " + std::to_string(group));
+      CheckAloneAndTogether({2, 2, 128, format}, group, lists, sequence_of_row);
+    }
+    CheckAloneAndTogether({2, 2, 64, format}, 4, lists, sequence_of_row);
+    CheckAloneAndTogether({2, 2, 256, format}, 4, lists, sequence_of_row);
   }
 }
 
