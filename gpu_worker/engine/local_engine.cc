@@ -327,8 +327,9 @@ void LocalEngine::Loop() {
 
 bool LocalEngine::RunOnce() {
   TendDrafts(live_, executor_->parts().draft_model.get());
-  const SchedulerInput& input =
-      observation_.Observe(live_, cancel_all_, forget_costs_.exchange(false));
+  const bool forgets_costs = forget_costs_.exchange(false);
+  if (forgets_costs) draft_model_record_ = {};
+  const SchedulerInput& input = observation_.Observe(live_, cancel_all_, forgets_costs);
   TellExpectedWait(input);
   StepPlan plan = scheduler_->Plan(input);
   if (options_.on_plan) options_.on_plan(input, plan);

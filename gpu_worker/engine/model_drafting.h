@@ -20,7 +20,8 @@ struct DraftModelRecord {
   static constexpr double kFirstChance = 0.6;
 
   double chance = kFirstChance;  // where a new request begins
-  int64_t untried = 0;           // tokens that requests have got since the model was asked last
+  // Tokens that requests have got since the model was asked last: very many, if it never was.
+  int64_t untried = int64_t{1} << 20;
 };
 
 class ModelDrafting {

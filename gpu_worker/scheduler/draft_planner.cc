@@ -171,18 +171,19 @@ void DraftPlanner::PlanReading(const SchedulerInput& input, const Outcome& chose
 }
 
 // Of one token.
-void DraftPlanner::TryModel(const SchedulerInput& input, StepPlan& plan) {
+bool DraftPlanner::TryModel(const SchedulerInput& input, StepPlan& plan) {
   const RequestDescription* const request = FirstOfModel(input, plan, true);
-  if (request == nullptr) return;
+  if (request == nullptr) return false;
   Work work{.step_rows = 1,
             .step_context = static_cast<double>(request->context),
             .draft_steps = 1,
             .draft_rows = 1 + static_cast<double>(request->by_model.behind)};
-  if (times_.costs().Seconds(work) > SecondsToTry(input, plan)) return;
+  if (times_.costs().Seconds(work) > SecondsToTry(input, plan)) return false;
   plan.step += work;
   plan.decode.push_back(request->id);
   plan.drafts.push_back({.id = request->id, .count = 1});
   shares_.Charge(request->tenant, 1);
+  return true;
 }
 
 void DraftPlanner::Plan(const SchedulerInput& input, StepPlan& plan) {
@@ -193,11 +194,8 @@ void DraftPlanner::Plan(const SchedulerInput& input, StepPlan& plan) {
     if (with_model.best().Gain(choice.best()) > 0) choice = std::move(with_model);
   }
   if (FirstOfModel(input, plan, false) != nullptr) PlanReading(input, choice.best(), plan);
-  if (choice.rows > 0) {
-    TakeRows(choice, plan);
-  } else {
-    TryModel(input, plan);
-  }
+  if (!choice.AsksModel() && TryModel(input, plan)) return;
+  if (choice.rows > 0) TakeRows(choice, plan);
 }
 
 }  // namespace retroinfer

@@ -32,7 +32,8 @@ class DraftPlanner {
   // reading in as long as the request has been decoding.
   //
   // Where the model is not expected to pay, it is asked for a token now and then, after so many
-  // tokens that this takes kTrying of their time: what is expected may be wrong.
+  // tokens that this takes kTrying of their time: what is expected may be wrong. One that was never
+  // asked is asked at once.
   // REQUIRES: passes and measurements are planned, and of each request at most one row.
   void Plan(const SchedulerInput& input, StepPlan& plan);
 
@@ -73,6 +74,7 @@ class DraftPlanner {
     std::vector<Candidate> candidates;
     std::vector<Outcome> outcomes;
     size_t rows = 0;
+    bool AsksModel() const { return best().work.draft_steps > 0; }
     const Outcome& best() const { return outcomes[rows]; }
   };
 
@@ -89,7 +91,8 @@ class DraftPlanner {
   void PlanReading(const SchedulerInput& input, const Outcome& chosen, StepPlan& plan) const;
   // Seconds that trying the model may take now.
   double SecondsToTry(const SchedulerInput& input, const StepPlan& plan) const;
-  void TryModel(const SchedulerInput& input, StepPlan& plan);
+  // Plans a token of the model on trial, if there is time for that. Returns whether it has.
+  bool TryModel(const SchedulerInput& input, StepPlan& plan);
   // Of requests that decode, the first of which the model can draft a token, once it has read its
   // text, or whose text it has to read.
   static const RequestDescription* FirstOfModel(const SchedulerInput& input, const StepPlan& plan,

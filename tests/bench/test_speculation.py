@@ -38,6 +38,18 @@ class MeasureTest(unittest.TestCase):
         other = subprocess.run([*command, "--temperature", "1"], stderr=subprocess.PIPE, text=True, check=False)
         self.assertIn("of other settings", other.stderr)
 
+    def test_a_draft_model_is_measured_as_drafts_of_texts_are(self):
+        server = Served(BIN, "--speculation=auto", f"--draft-model={ROOT}/models/needle", "--memory=1GiB")
+        self.addCleanup(server.stop)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        out = pathlib.Path(folder.name) / "figures.json"
+        subprocess.run([sys.executable, ROOT / "bench/speculation/measure.py", "--url",
+                        f"http://127.0.0.1:{server.port}", "--out", out, "--max-tokens", "40", "--workload", "chat",
+                        "--requests", "2"], check=True, timeout=100)
+        figures = json.loads(out.read_text())
+        self.assertTrue(all(report["same"] for report in figures["requests"]))
+
 
 if __name__ == "__main__":
     unittest.main()

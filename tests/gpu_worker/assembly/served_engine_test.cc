@@ -99,6 +99,23 @@ TEST_F(ServedEngineWithStoreTest, CountsNothingOfItsWarmUp) {
   EXPECT_EQ(stats.prefix_cache_queries_tokens, 0u);
 }
 
+TEST_F(ServedEngineWithStoreTest, HasAModelBesideThatDrafts) {
+  options_.load_format = "auto";
+  options_.model_shape.clear();
+  options_.model_folder = RETROINFER_SOURCE_DIR "/models/needle";
+  options_.draft_model_folder = options_.model_folder;
+  options_.speculation = "auto";
+  auto engine = LoadServedEngine(options_, CreateCpuBackend(options_).value(), silent);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->engine().stats().draft_model_steps, 0u) << "the warm-up is not counted";
+  engine->reset();
+  options_.draft_model_folder =
+      RETROINFER_SOURCE_DIR "/tests/golden/gguf/qwen2-00001-of-00002.gguf";
+  const absl::Status status = Load();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("they need the same tokens"));
+}
+
 TEST_F(ServedEngineWithStoreTest, RecordsWhatItsStepsRetrieve) {
   namespace fs = std::filesystem;
   const fs::path path = fs::path(store_.folder()) / "trace";

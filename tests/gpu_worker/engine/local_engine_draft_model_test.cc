@@ -201,10 +201,12 @@ TEST_F(DraftModelEngineTest, SuspensionsChangeNothing) {
   ExpectIdle();
 }
 
-// What is planned by costs is for the planner's own test; here that it does no harm.
+// What is planned by costs is for the planner's own test; here that it does no harm. A model that
+// was never asked is asked.
 TEST_F(DraftModelEngineTest, PlansOfTheSchedulerAreCarriedOut) {
   asking_.asks = false;
   for (const uint64_t seed : {1, 2}) ExpectSame(Request(700, 400, PolicyKind::kWave, seed));
+  EXPECT_GT(worker_.engine().stats().draft_model_steps, 0u);
   ExpectIdle();
 }
 

@@ -58,6 +58,10 @@ TEST(ModelDraftingTest, AModelThatWasWrongIsAskedAgainMuchLater) {
 TEST(ModelDraftingTest, TokensSinceTheModelWasAskedAreCounted) {
   DraftModelRecord of_all;
   ModelDrafting first(of_all), second(of_all);
+  EXPECT_GT(of_all.untried, 100'000);
+  first.Take({1});
+  EXPECT_EQ(of_all.untried, 0);
+  first.Clear();
   for (int i = 0; i < 5; ++i) first.Append(1);
   second.Append(1);
   EXPECT_EQ(of_all.untried, 6);
