@@ -280,7 +280,7 @@ absl::Status PrefillAttention(PrefillAttentionContext& context, CudaStream& stre
   const ChoosingTokens choosing = ChoosingOf(args.choice, args.first_token, end);
   if (choosing.begin >= choosing.end) return attend(args.first_token, end);
   const size_t scratch_bytes =
-      PrefillAttentionScratchBytes(args.queries.rows, end, args.queries.cols / args.kv.head_dim);
+      ChoiceBytesOfUnit(args.queries.cols / args.kv.head_dim, ChoiceBlocksOf(end));
   RETURN_IF_ERROR(CheckArg(args.scratch.size() >= scratch_bytes, kOp, "scratch of ",
                            args.scratch.size(), " bytes, needs ", scratch_bytes));
   RETURN_IF_ERROR(attend(args.first_token, choosing.begin));
