@@ -24,8 +24,8 @@ struct PrefillAttentionArgs {
   // Empty: there is none.
   DeviceSpan<const float> sinks = {};
   MatrixView out;  // [n, query_heads * head_dim], activation dtype
-  // Where blocks are chosen: at least PrefillAttentionScratchBytes(...) of the backend for these
-  // rows and the tokens up to them. Overwritten.
+  // Where blocks are chosen: PrefillAttentionScratchBytes(...) of the backend for these rows and
+  // the tokens up to them; less, but no less than for one unit, makes it slower. Overwritten.
   DeviceSpan<std::byte> scratch = {};
 
   // The same of the rows of tokens [begin, end) alone.

@@ -100,7 +100,7 @@ class Chooser {
     }
     Shares missing = wanted - held;
     const uint32_t least = FindLeast(missing);
-    Write(least, static_cast<int>((missing + least - 1) / least));
+    Write(least, static_cast<int>(missing / least + (missing % least == 0 ? 0 : 1)));
   }
 
  private:

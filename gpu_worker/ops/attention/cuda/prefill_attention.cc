@@ -98,6 +98,22 @@ absl::Status CheckLimits(const PrefillAttentionArgs& args) {
                   args.queries.cols / args.kv.head_dim, " query heads; at most ", kMaxHeads);
 }
 
+// Attends to chosen blocks, as many units at a time as the scratch has room for.
+absl::Status AttendUnits(const PrefillAttentionContext& context, CudaStream& stream,
+                         const PrefillAttentionArgs& args) {
+  const int64_t end = args.first_token + args.queries.rows;
+  const size_t unit_bytes =
+      ChoiceBytesOfUnit(args.queries.cols / args.kv.head_dim, ChoiceBlocksOf(end));
+  const auto rows = static_cast<int64_t>(args.scratch.size() / unit_bytes) * kQueryUnit;
+  const PrefillKernel kernel = context.Choose(args);
+  for (int64_t first = args.first_token; first < end; first += rows) {
+    const PrefillAttentionArgs units = args.OfTokens(first, std::min(first + rows, end));
+    RETURN_IF_ERROR(context.ChooseBlocks(kernel, stream, units));
+    RETURN_IF_ERROR(context.RunChosen(kernel, stream, units));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PrefillAttentionContext>> PrefillAttentionContext::Create(
@@ -192,7 +208,8 @@ absl::Status PrefillAttentionContext::Encode(std::byte* data, std::span<const ui
                     data, size_words.data(), stride_words.data(), box.data(), steps.data(),
                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return CheckArg(result == CUDA_SUCCESS, kOp, "no tensor map of [", absl::StrJoin(sizes, ", "),
+  if (result == CUDA_SUCCESS) return absl::OkStatus();
+  return CheckArg(false, kOp, "no tensor map of [", absl::StrJoin(sizes, ", "),
                   "], innermost first, with strides of ", absl::StrJoin(strides, ", "),
                   " bytes: CUDA error ", static_cast<int>(result));
 }
@@ -245,26 +262,6 @@ absl::StatusOr<HopperChoiceMaps> PrefillAttentionContext::ChoiceMapsOf(
   return maps;
 }
 
-namespace {
-
-// Attends to chosen blocks, as many units at a time as the scratch has room for.
-absl::Status AttendUnits(const PrefillAttentionContext& context, CudaStream& stream,
-                         const PrefillAttentionArgs& args) {
-  const int64_t end = args.first_token + args.queries.rows;
-  const size_t unit_bytes =
-      ChoiceBytesOfUnit(args.queries.cols / args.kv.head_dim, ChoiceBlocksOf(end));
-  const auto rows = static_cast<int64_t>(args.scratch.size() / unit_bytes) * kQueryUnit;
-  const PrefillKernel kernel = context.Choose(args);
-  for (int64_t first = args.first_token; first < end; first += rows) {
-    const PrefillAttentionArgs units = args.OfTokens(first, std::min(first + rows, end));
-    RETURN_IF_ERROR(context.ChooseBlocks(kernel, stream, units));
-    RETURN_IF_ERROR(context.RunChosen(kernel, stream, units));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 absl::Status PrefillAttention(PrefillAttentionContext& context, CudaStream& stream,
                               const PrefillAttentionArgs& args) {
   RETURN_IF_ERROR(CheckPrefillAttention(args, DType::kBf16));
@@ -280,7 +277,7 @@ absl::Status PrefillAttention(PrefillAttentionContext& context, CudaStream& stre
   const ChoosingTokens choosing = ChoosingOf(args.choice, args.first_token, end);
   if (choosing.begin >= choosing.end) return attend(args.first_token, end);
   const size_t scratch_bytes =
-      PrefillAttentionScratchBytes(args.queries.rows, end, args.queries.cols / args.kv.head_dim);
+      ChoiceBytesOfUnit(args.queries.cols / args.kv.head_dim, ChoiceBlocksOf(end));
   RETURN_IF_ERROR(CheckArg(args.scratch.size() >= scratch_bytes, kOp, "scratch of ",
                            args.scratch.size(), " bytes, needs ", scratch_bytes));
   RETURN_IF_ERROR(attend(args.first_token, choosing.begin));

@@ -286,6 +286,31 @@ TEST_P(CudaChooseBlocksTest, AllBlocksChosenAreExact) {
   }
 }
 
+// Units are worked on as many at a time as the scratch has room for.
+TEST_P(CudaChooseBlocksTest, ASmallScratchChangesNoBit) {
+  if (GetParam() != PrefillKernel::kHopper) GTEST_SKIP() << "the fastest kernel alone is called";
+  const ChoiceCase c = {
+      .head_dim = 128, .group = 4, .first_unit = 40, .num_units = 7, .dtype = DType::kBf16};
+  const LayerKvImage kv(*data_, ChoiceKeys(c), ChoiceKeys(c), c.kv_heads, c.head_dim, c.dtype);
+  const auto q = Queries(c);
+  const size_t of_unit = ChoiceBytesOfUnit(c.heads(), ChoiceBlocksOf(c.end()));
+  const auto run = [&](size_t scratch_bytes, std::vector<float>& out) {
+    Units units(*this, c, kv, q);
+    units.args.scratch = units.args.scratch.first(scratch_bytes);
+    const absl::Status status = PrefillAttention(*context_, stream(), units.args);
+    out = data_->Values(units.out);
+    return status;
+  };
+  std::vector<float> want, got;
+  ASSERT_TRUE(run(7 * of_unit, want).ok());
+  EXPECT_FALSE(std::isnan(want.front()));
+  for (const size_t scratch_bytes : {of_unit, 2 * of_unit, 3 * of_unit + 100}) {
+    ASSERT_TRUE(run(scratch_bytes, got).ok());
+    EXPECT_EQ(got, want) << scratch_bytes << " bytes";
+  }
+  EXPECT_EQ(run(of_unit - 4, got).code(), absl::StatusCode::kInvalidArgument);
+}
+
 std::string KernelName(const testing::TestParamInfo<PrefillKernel>& info) {
   constexpr const char* kNames[] = {"Plain", "Warp", "Hopper"};
   return kNames[static_cast<int>(info.param)];
