@@ -76,7 +76,7 @@ absl::StatusOr<DraftModel::Sizes> DraftModel::SizesFor(const ModelConfig& draft,
 MemoryNeed DraftModel::MemoryOf(const ModelConfig& draft, const BackendNeeds& backend,
                                 const Sizes& sizes) {
   const int32_t rows = sizes.max_step_rows();
-  return Transformer::MemoryOf(draft, backend.activation_dtype, sizes.model_options()) +
+  return Transformer::MemoryOf(draft, backend, sizes.model_options()) +
          PrefillLane::MemoryOf(draft, backend.activation_dtype, sizes.geometry,
                                sizes.window_tokens) +
          Sampler::MemoryOf(rows, draft.vocab_size) + DecodeStep::MemoryOf(rows) +
