@@ -79,6 +79,17 @@ TEST_F(DriftingQueriesTest, ASequencesQueriesDoNotDependOnItsPlaceInTheBatch) {
   EXPECT_EQ(Step({&second_}, 0), std::vector<float>(both.begin() + kWidth, both.end()));
 }
 
+TEST_F(DriftingQueriesTest, ARowAsksWhatItsTokenWouldAskInAStepOfItsOwn) {
+  first_.num_tokens = 20'000;
+  const std::vector<float> together = Step({&first_, &first_}, 1);
+  const std::vector<float> one = Step({&first_}, 1);
+  first_.num_tokens = 20'001;
+  const std::vector<float> next = Step({&first_}, 1);
+  EXPECT_NE(one, next);
+  EXPECT_EQ(one, std::vector<float>(together.begin(), together.begin() + kWidth));
+  EXPECT_EQ(next, std::vector<float>(together.begin() + kWidth, together.end()));
+}
+
 TEST_F(DriftingQueriesTest, AGeneratedTokenHasTheKeyOfItsPosition) {
   ASSERT_EQ(context_.generated_keys().rows, static_cast<int64_t>(kGeneratedTokens));
   const auto key = [](const std::vector<float>& keys, size_t row) {
