@@ -97,7 +97,7 @@ constexpr PassedOption kPassedOptions[] = {
      "soon or all: device memory for the next tokens, or for all of max_tokens", "soon"},
     {"--speculation", Service::kWorker, "--speculation",
      "off or auto: steps try drafts of what comes next, where that is expected to be faster",
-     "off"},
+     "auto"},
     {"--draft-model", Service::kWorker, "--draft-model",
      "Small model with the same tokens that drafts, with --speculation auto", "none"},
     {"--suspended-kv-bytes", Service::kWorker, "--suspended-kv-bytes",

@@ -45,7 +45,7 @@ struct ServedEngineOptions {
   std::string preemption = "on";     // "on" or "off": requests are preempted by a higher priority
   std::string reserve = "soon";      // "soon" or "all": device memory when a request begins
   uint64_t suspended_kv_bytes = 0;   // of the host's memory for them; 0: chosen
-  std::string speculation = "off";   // "off" or "auto": steps try drafts of what comes next
+  std::string speculation = "auto";  // "off" or "auto": steps try drafts of what comes next
   int32_t num_threads = 0;           // compute threads; 0: one per CPU core
   int64_t dense_below = 8192;        // tokens; shorter contexts are attended exactly
   std::string wave_index = "tuned";  // "tuned" or "paper": how clusters are made and ranked

@@ -153,6 +153,9 @@ TEST_F(MetricsServicesTest, ThoseOfRanksAreDocumented) {
 }
 
 TEST_F(MetricsServicesTest, CountWhatClientsDoAndNothingElse) {
+  // A token a step, so that steps can be counted.
+  processes_.options().worker_arguments.insert(processes_.options().worker_arguments.end(),
+                                               {"--speculation", "off"});
   processes_.StartBoth();
   std::string text = processes_.WorkerMetrics();
   for (const char* counter :

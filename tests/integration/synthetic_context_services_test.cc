@@ -79,7 +79,9 @@ std::string OutputOf(const std::string& command) {
 }
 
 TEST(SyntheticContextServicesTest, TheBenchCommandMeasuresThem) {
-  ServiceProcesses processes(Options({"--synthetic-context", std::to_string(kContext)}));
+  // A token a step, so that steps can be counted.
+  ServiceProcesses processes(
+      Options({"--synthetic-context", std::to_string(kContext), "--speculation", "off"}));
   processes.StartBoth();
   const auto json =
       nlohmann::json::parse(OutputOf(

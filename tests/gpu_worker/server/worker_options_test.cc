@@ -126,11 +126,14 @@ TEST_F(WorkerOptionsTest, SeveralRanksDoNotDoAllThatOneDoes) {
 }
 
 TEST_F(WorkerOptionsTest, ADraftModelIsForOneRankThatTriesDrafts) {
-  ASSERT_TRUE(Parse({"--model=/m", "--draft-model=/d", "--speculation=auto"}).ok());
+  ASSERT_TRUE(Parse({"--model=/m", "--draft-model=/d"}).ok());
   EXPECT_EQ(options_.draft_model_folder, "/d");
+  EXPECT_EQ(options_.speculation, "auto");
   options_ = {};
-  EXPECT_THAT(std::string(Parse({"--model=/m", "--draft-model=/d"}).status().message()),
-              HasSubstr("add --speculation auto"));
+  EXPECT_THAT(
+      std::string(
+          Parse({"--model=/m", "--draft-model=/d", "--speculation=off"}).status().message()),
+      HasSubstr("add --speculation auto"));
   options_ = {};
   EXPECT_THAT(std::string(Parse({"--model=/m", "--draft-model=/d", "--speculation=auto",
                                  "--tensor-parallel=2"})
