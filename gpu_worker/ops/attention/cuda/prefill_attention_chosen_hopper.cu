@@ -10,7 +10,6 @@
 //     until then the values stay in their stage, and the producer gets no further.
 //   - Turns are taken at blocks of both.
 #include "gpu_worker/ops/attention/cuda/prefill_attention_hopper.cuh"
-#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 
 namespace retroinfer::cuda {
 namespace {
@@ -293,7 +292,6 @@ __global__ void __launch_bounds__(kHopperThreads, 1)
     PublishBarriers();
   }
   __syncthreads();
-  AwaitLastKernel();
   const int place = __ldg(params.order + blockIdx.x);
   const int query_head = place % params.num_query_heads;
   const int first_query = place / params.num_query_heads * kTileQueries;
@@ -340,11 +338,10 @@ cudaError_t Launch(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                                .sinks = launch.sinks,
                                .chosen = launch.chosen,
                                .order = launch.order};
-  return LaunchDependent({.grid = static_cast<unsigned>(tiles * query_heads),
-                          .block = kHopperThreads,
-                          .shared_bytes = kBytes,
-                          .stream = stream},
-                         kernel, maps, params);
+  // Not early: what the kernel reads by __ldg must be there before it begins.
+  kernel<<<static_cast<unsigned>(tiles * query_heads), kHopperThreads, kBytes, stream>>>(maps,
+                                                                                         params);
+  return cudaGetLastError();
 }
 
 }  // namespace
