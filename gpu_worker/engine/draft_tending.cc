@@ -20,7 +20,7 @@ void TendDrafts(const LiveRequests& live, DraftModel* model) {
   for (const auto& one : live) {
     if (one->phase != RequestPhase::kDecoding || !one->drafting.has_value()) continue;
     if (left > 0) left -= one->drafting->Index(left);
-    if (one->sequence->kv.given_left() > 0) continue;  // what comes next is known
+    if (!one->has_first_token()) continue;  // what comes next is given
     one->drafting->Draft(kMaxSamplingAhead);
     if (model != nullptr) decoding.push_back(one->sequence->id());
   }

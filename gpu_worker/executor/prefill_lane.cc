@@ -70,6 +70,7 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
     if (sequence.reads_all()) part.first_kept = sequence.shared_end;
     members_.push_back({.member = member,
                         .cached_tokens = sequence.read_end() - int64_t{kSinkTokens},
+                        .is_head = sequence.given_tokens > 0,
                         .part = part});
     run_members.push_back(RunMemberOf(sequence, member.prompt, part, member.keeps_all_rows));
   }
@@ -95,9 +96,7 @@ absl::Status PrefillLane::LayOutKv() {
   for (size_t i = 0; i < members_.size(); ++i) {
     const PromptPart& part = members_[i].part;
     PrefixGroup& prefix_group = prefix_groups_[runs_.prefix_group_of[i]];
-    const int64_t left_out = part.first_kept - int64_t{kSinkTokens};
-    prefix_group.num_tokens =
-        std::max(prefix_group.num_tokens, part.num_context + part.end - part.begin - left_out);
+    prefix_group.num_tokens = std::max(prefix_group.num_tokens, part.num_kept());
     prefix_group.row_of_position = part.num_context - part.begin;
     ++sizes[runs_.prefix_group_of[i]];
   }
@@ -268,15 +267,14 @@ absl::Status PrefillLane::ReadIntoOwnKv(const CachedRead& read) {
 absl::Status PrefillLane::ReadWindow(const PrefillRun& run) {
   const auto is_live = [this](size_t member) { return members_[member].is_live(); };
   const auto member = std::ranges::find_if(run.ends_with_it, is_live);
-  if (member == run.ends_with_it.end() || !members_[*member].member.sequence->reads_all()) {
-    return absl::OkStatus();
-  }
+  if (member == run.ends_with_it.end()) return absl::OkStatus();
   const SequenceKv& sequence = *members_[*member].member.sequence;
+  if (!sequence.reads_all()) return absl::OkStatus();
   const uint64_t bytes = static_cast<uint64_t>(sequence.read_end() - sequence.shared_end) * 2 *
                          geometry_.num_kv_heads * geometry_.prompt_vector_bytes();
+  const auto readers = static_cast<uint64_t>(std::ranges::count_if(run.ends_with_it, is_live));
   counters_.staged_bytes += bytes;
-  const auto others = static_cast<uint64_t>(std::ranges::count_if(run.ends_with_it, is_live) - 1);
-  counters_.shared_bytes += others * bytes;
+  counters_.shared_bytes += (readers - 1) * bytes;
   return reader_->ReadFrom(*member, sequence.num_cached_segments, map_[layer_].number,
                            TakenKvOf(*member), sequence.TakenRowOf(sequence.shared_end));
 }

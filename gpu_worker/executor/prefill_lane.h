@@ -174,6 +174,7 @@ class PrefillLane {
     int64_t num_rows = 0;  // in all runs of the member
     int64_t last_row = 0;  // row of the member's last token, in the group
     int64_t cached_tokens = 0;
+    bool is_head = false;  // given tokens follow
     PromptPart part;
     // Member of a prefix group of several, whose policy does not take the prompt in order: tokens
     // [own_kv_begin, own_kv_begin + own_kv_tokens) of the lane's KV hold the sink and the computed
@@ -185,7 +186,7 @@ class PrefillLane {
     bool is_live() const { return member.sequence != nullptr && !is_dropped; }
     bool is_last_part() const { return part.end == static_cast<int64_t>(member.prompt.size()); }
     // Whether a token is drawn, or measured, behind its last row.
-    bool gives_logits() const { return is_last_part() && member.sequence->given_tokens == 0; }
+    bool gives_logits() const { return is_last_part() && !is_head; }
   };
   // Tokens [first_token, first_token + num_tokens) of the lane's KV are the prefix group's buffer.
   struct PrefixGroup {

@@ -55,6 +55,8 @@ struct PromptPart {
   // Behind the sink, the KV that the policy takes over has the tokens from here on. More than
   // kSinkTokens only where the tokens between them are cached, and nobody reads them from there.
   int64_t first_kept = kSinkTokens;
+  // Of that KV, with the context's rows.
+  int64_t num_kept() const { return num_context + end - begin - (first_kept - kSinkTokens); }
 };
 
 struct SequenceKv {

@@ -18,6 +18,7 @@ class Repeating {
     for (int64_t i = 0; i < prompt_tokens; ++i) prompt_.push_back(static_cast<int32_t>(i % 70));
     live_ = all.emplace_back(std::make_unique<LiveRequest>()).get();
     live_->phase = phase;
+    live_->first_token = absl::UnixEpoch();
     live_->drafting.emplace(prompt_);
   }
   LiveRequest& live() { return *live_; }
