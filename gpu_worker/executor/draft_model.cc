@@ -113,6 +113,7 @@ absl::Status DraftModel::Allocate() {
                                         .arena = {},
                                         .heads = {}},
                                        sizes_.geometry, sizes_.window_tokens, sizes_.max_rows));
+  ASSIGN_OR_RETURN(read_, device.CreateEvent());
   slots_.resize(static_cast<size_t>(sizes_.max_texts));
   for (Slot& slot : slots_) {
     ASSIGN_OR_RETURN(slot.sampling,
@@ -133,11 +134,11 @@ absl::Status DraftModel::WarmUp() {
     std::vector<int32_t> answer(1);
     const auto text = [&] { return DraftedText{.id = kId, .prompt = prompt, .answer = answer}; };
     RETURN_IF_ERROR(Read(text(), StateOf(text()).unread));
-    // Steps of one row, and of two: behind a draft that was right throughout.
-    for (size_t more = 1; more <= 2; ++more) {
+    // Steps of one row, and of two: the newest token and the one before it.
+    for (int64_t rows = 1; rows <= 2; ++rows) {
       const Ask ask{.text = text(), .count = 2};
       RETURN_IF_ERROR(Draft({&ask, 1}).status());
-      answer.resize(answer.size() + more);
+      answer.resize(answer.size() + 2);
     }
     Keep({});
   }
@@ -262,6 +263,8 @@ absl::Status DraftModel::Read(const DraftedText& text, int64_t rows) {
     for (const auto& [kv, failure] : lane_->TakeFailures()) return failure;
     rows -= of_pass;
   }
+  RETURN_IF_ERROR(parts_.stream->Record(*read_));
+  RETURN_IF_ERROR(parts_.device->Synchronize(*read_));
   if (outcome != PrefillLane::Outcome::kDone) return absl::OkStatus();
   RETURN_IF_ERROR(policy_->FinishPrefill(slot->kv).status());
   lane_->Leave(slot->kv);

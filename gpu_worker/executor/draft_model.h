@@ -92,8 +92,8 @@ class DraftModel {
   // The text that is being read: it is to be read to its end before another one; 0: none.
   uint64_t reading() const { return lane_->busy() ? slots_[reading_].id : 0; }
 
-  // Reads up to `rows` rows of layers of the text, or a little more: enqueues passes. The text may
-  // have grown since the last call.
+  // Reads up to `rows` rows of layers of the text, or a little more, and waits for the device: what
+  // that takes is known then. The text may have grown since the last call.
   //
   // REQUIRES: StateOf(text) has room and something unread; no other text is being read.
   absl::Status Read(const DraftedText& text, int64_t rows);
@@ -156,6 +156,7 @@ class DraftModel {
   std::unique_ptr<PrefillLane> lane_;
   std::vector<Slot> slots_;
   size_t reading_ = 0;  // slot, while the lane is busy
+  std::unique_ptr<Event> read_;
   std::vector<int32_t> read_text_;
   std::vector<StepRow> rows_;
   std::vector<size_t> owners_;       // of rows_: number of the ask

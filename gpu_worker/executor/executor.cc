@@ -171,13 +171,12 @@ absl::StatusOr<std::span<const StepResult>> Executor::Step(std::span<const StepR
 // --- Drafts of a small model
 
 absl::Status Executor::ReadForDrafts(const DraftedText& text, int64_t rows) {
-  if (clock_->free() == 0) return absl::OkStatus();
   const int64_t before = parts_.draft_model->StateOf(text).unread;
   clock_->Begin();
   RETURN_IF_ERROR(parts_.draft_model->Read(text, rows));
   const int64_t after = parts_.draft_model->StateOf(text).unread;
-  return clock_->Enqueued(
-      {.draft_reads = static_cast<double>(std::max<int64_t>(1, before - after))});
+  clock_->Synchronized({.draft_reads = static_cast<double>(std::max<int64_t>(1, before - after))});
+  return absl::OkStatus();
 }
 
 // Steps of a number of rows that is new take longer than they will: what they took says nothing.

@@ -128,7 +128,7 @@ class Executor {
 
   // --- Drafts of a small model. REQUIRES: there is a DraftModel. They change no sequence.
 
-  // DraftModel::Read(), if more work can be on its way to the device; else nothing is done.
+  // DraftModel::Read().
   absl::Status ReadForDrafts(const DraftedText& text, int64_t rows);
   // The draft model is given up, with its memory.
   void DropDraftModel() { parts_.draft_model.reset(); }

@@ -39,7 +39,7 @@ class MeasureTest(unittest.TestCase):
         self.assertIn("of other settings", other.stderr)
 
     def test_a_draft_model_is_measured_as_drafts_of_texts_are(self):
-        server = Served(BIN, "--speculation=auto", f"--draft-model={ROOT}/models/needle", "--memory=1GiB")
+        server = Served(BIN, "--speculation=auto", f"--draft-model={ROOT}/models/needle")
         self.addCleanup(server.stop)
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
