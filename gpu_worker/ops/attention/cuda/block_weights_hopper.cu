@@ -11,7 +11,6 @@
 
 #include "gpu_worker/ops/attention/cuda/block_choice_kernels.h"
 #include "gpu_worker/ops/attention/cuda/block_choice_units.cuh"
-#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/warpgroup_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -191,11 +190,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                      .first_block = static_cast<int>(blockIdx.x) / params.num_tiles * kTileBlocks,
                      .num_steps = kGroupTokens * params.head_dim / kColumns};
   const int last_unit = min(part.first_unit + units_of_tile, params.num_units) - 1;
-  AllowNextKernel();
-  if (part.first_block >= BlocksOfUnit(params.first_unit + last_unit)) {
-    AwaitLastKernel();
-    return;
-  }
+  if (part.first_block >= BlocksOfUnit(params.first_unit + last_unit)) return;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       InitBarrier(stages.full(stage), 1);
@@ -204,7 +199,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     PublishBarriers();
   }
   __syncthreads();
-  AwaitLastKernel();
   // As a value that the compiler knows to be the same in a whole warp.
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
@@ -240,9 +234,8 @@ cudaError_t LaunchHopperBlockWeights(const ChoiceLaunch& launch, const HopperCho
   const int64_t of_keys = (int64_t{launch.num_blocks} + kTileBlocks - 1) / kTileBlocks;
   const dim3 grid(static_cast<unsigned>(tiles * of_keys),
                   static_cast<unsigned>(launch.num_kv_heads));
-  return LaunchDependent(
-      {.grid = grid, .block = kThreads, .shared_bytes = kSharedBytes, .stream = stream},
-      &HopperBlockWeightsKernel, maps, params);
+  HopperBlockWeightsKernel<<<grid, kThreads, kSharedBytes, stream>>>(maps, params);
+  return cudaGetLastError();
 }
 
 }  // namespace retroinfer::cuda

@@ -5,7 +5,6 @@
 
 #include "gpu_worker/ops/attention/cuda/block_choice_kernels.h"
 #include "gpu_worker/ops/attention/cuda/block_choice_units.cuh"
-#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 
 namespace retroinfer::cuda {
 namespace {
@@ -235,8 +234,6 @@ class Chooser {
 __global__ void __launch_bounds__(kThreads)
     ChooseBlocksKernel(const __grid_constant__ ChoiceLaunch launch) {
   __shared__ Shared shared;
-  AllowNextKernel();
-  AwaitLastKernel();
   Chooser(launch, shared).Run();
 }
 
@@ -245,8 +242,6 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     OrderTilesKernel(const __grid_constant__ ChoiceLaunch launch) {
   __shared__ int lengths[kThreads];
-  AllowNextKernel();
-  AwaitLastKernel();
   const int heads = launch.num_kv_heads * launch.group;
   const int of_head = (launch.num_units + 1) / 2;
   const int num_tiles = of_head * heads;
@@ -275,18 +270,16 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t LaunchChooseBlocks(const ChoiceLaunch& launch, cudaStream_t stream) {
   const int64_t pairs = int64_t{launch.num_units} * launch.num_kv_heads * launch.group;
-  const cudaError_t error =
-      LaunchDependent({.grid = static_cast<unsigned>(pairs), .block = kThreads, .stream = stream},
-                      &ChooseBlocksKernel, launch);
+  ChooseBlocksKernel<<<static_cast<unsigned>(pairs), kThreads, 0, stream>>>(launch);
+  const cudaError_t error = cudaGetLastError();
   return error != cudaSuccess ? error : LaunchOrderTiles(launch, stream);
 }
 
 cudaError_t LaunchOrderTiles(const ChoiceLaunch& launch, cudaStream_t stream) {
   const int64_t tiles = (int64_t{launch.num_units} + 1) / 2 * launch.num_kv_heads * launch.group;
-  return LaunchDependent({.grid = static_cast<unsigned>((tiles + kThreads - 1) / kThreads),
-                          .block = kThreads,
-                          .stream = stream},
-                         &OrderTilesKernel, launch);
+  OrderTilesKernel<<<static_cast<unsigned>((tiles + kThreads - 1) / kThreads), kThreads, 0,
+                     stream>>>(launch);
+  return cudaGetLastError();
 }
 
 }  // namespace retroinfer::cuda
