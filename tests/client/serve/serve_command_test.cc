@@ -215,7 +215,8 @@ TEST_F(ServeCommandTest, WhatDrainsIsToldAgainAtTheDeadlineAndTheStoreWaitsForIt
   EXPECT_EQ(ReadText(folder_ / "gpu_worker.terms"), "11");
   EXPECT_EQ(ReadText(folder_ / "kv_store_service.terms"), "1");
   EXPECT_THAT(Log(), ::testing::Not(HasSubstr("killing")));
-  EXPECT_LT(fs::last_write_time(folder_ / "gpu_worker.terms"),
+  // The clock of files ticks every few milliseconds; a store that does not wait is 200 ms early.
+  EXPECT_LE(fs::last_write_time(folder_ / "gpu_worker.terms"),
             fs::last_write_time(folder_ / "kv_store_service.terms"));
 }
 
