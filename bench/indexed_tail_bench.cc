@@ -128,7 +128,7 @@ class IndexedTailBench {
                                   .stream = backend_.stream.get(),
                                   .model = model_.get(),
                                   .arena = memory_->cache().device_arena()},
-                                 geometry_, most_clients_ * (kSinkTokens + Window()),
+                                 geometry_, (most_clients_ + 1) * (kSinkTokens + Window()),
                                  kSinkTokens * most_clients_, static_cast<int32_t>(most_clients_)));
   }
 

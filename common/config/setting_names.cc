@@ -22,7 +22,7 @@ constexpr std::string_view kNames[] = {
     "cache-bytes", "cache-dir", "cache-high-watermark", "cache-low-watermark", "cache-optional",
     "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "check-settings", "compute-dtype",
     "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",
-    "dense-kv-bytes", "device", "drain-timeout", "estimation-ratio", "file", "force",
+    "dense-kv-bytes", "device", "draft-model", "drain-timeout", "estimation-ratio", "file", "force",
     "free-slots-high", "free-slots-low", "frequency-penalty", "gone", "gpu-memory",
     "gpu-memory-utilization", "host-memory", "http", "http-keepalive-interval", "http-max-body-bytes", "http-max-connections",
     "http-max-generations", "http-metrics-address", "ignore-eos", "index-dtype", "input-len",

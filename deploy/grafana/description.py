@@ -307,12 +307,14 @@ LATENCY = Dashboard(
                  f"{total_rate(worker('retroinfer_scored_tokens_total'))}) / "
                  f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "tokens a step"),)),
          Panel("Drafts",
-               "Guessed tokens (--speculation) that steps have tried: drawn, and so without a step of their own, or not; and steps "
-               "of a draft model, each a guess for every text that it drafts for.",
+               "Guessed tokens (--speculation) that steps have tried: drawn, and so without a step of their own, or not.",
                TOKENS_PER_SECOND,
                ((total_rate(worker("retroinfer_accepted_draft_tokens_total")), "accepted"),
-                (total_rate(worker("retroinfer_rejected_draft_tokens_total")), "rejected"),
-                (total_rate(worker("retroinfer_draft_model_steps_total")), "steps of a draft model"))))),
+                (total_rate(worker("retroinfer_rejected_draft_tokens_total")), "rejected"))),
+         Panel("Draft model",
+               "Steps of a small model that drafts (--draft-model), each a guess for every text that it drafts for.",
+               PER_SECOND,
+               ((total_rate(worker("retroinfer_draft_model_steps_total")), "steps"),)))),
      Row("Whole requests", (
          Panel("Whole requests",
                "From the arrival of a request to its end.",
