@@ -107,7 +107,7 @@ TEST_F(ObservationTest, AnotherSchedulerThatIsToldTheSameMakesTheSamePlans) {
   EXPECT_GE(finished, 11u);
   EXPECT_EQ(let_go, 12u);
   EXPECT_GT(granted, 5u);
-  EXPECT_GE(left, 3u);
+  EXPECT_GE(left, 2u) << "three were set aside; the one that is aborted may end before it has left";
   EXPECT_GE(rejoined + 1, left) << "all but the one that was aborted, if it was one of them";
   EXPECT_GT(measured, 10u);
 }
