@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
+#include "tests/support/draft_comparison.h"
 #include "tests/support/in_process_worker.h"
 #include "tests/support/suspending.h"
 
@@ -19,6 +20,7 @@ namespace retroinfer {
 namespace {
 
 using test_support::CollectingSink;
+using test_support::ExpectSameAnswers;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
@@ -114,18 +116,8 @@ class DraftModelEngineTest : public testing::Test {
   // Returns the result with drafts, behind whose tokens those without drafts were compared.
   GenerationResult ExpectSame(const GenerationRequest& request) {
     const auto plain = Submit(request, false), tried = Submit(request, true);
-    ExpectSame(*plain, *tried);
+    ExpectSameAnswers(*plain, *tried);
     return tried->Wait();
-  }
-  static void ExpectSame(CollectingSink& plain, CollectingSink& tried) {
-    const GenerationResult& want = plain.Wait();
-    const GenerationResult& got = tried.Wait();
-    ASSERT_TRUE(want.status.ok()) << want.status;
-    ASSERT_TRUE(got.status.ok()) << got.status;
-    EXPECT_EQ(tried.tokens(), plain.tokens());
-    EXPECT_EQ(tried.logprobs(), plain.logprobs());
-    EXPECT_EQ(got.completion_tokens, want.completion_tokens);
-    EXPECT_EQ(want.drafts_accepted + want.drafts_rejected, 0);
   }
   void ExpectIdle() {
     EXPECT_TRUE(worker_.WaitUntilIdle());
@@ -183,7 +175,7 @@ TEST_F(DraftModelEngineTest, RequestsOfABatchShareTheModel) {
   for (const auto& sink : plain) sink->Wait();
   for (const GenerationRequest& request : requests) tried.push_back(Submit(request, true));
   const auto beside = Submit(requests[0], false);
-  for (size_t i = 0; i < requests.size(); ++i) ExpectSame(*plain[i], *tried[i]);
+  for (size_t i = 0; i < requests.size(); ++i) ExpectSameAnswers(*plain[i], *tried[i]);
   EXPECT_EQ(beside->Wait().drafts_accepted + beside->Wait().drafts_rejected, 0);
   EXPECT_GT(worker_.engine().stats().accepted_by_source[kOfModel], 100u);
   ExpectIdle();
@@ -195,7 +187,7 @@ TEST_F(DraftModelEngineTest, SuspensionsChangeNothing) {
   plain->Wait();
   asking_.suspends = true;
   const auto tried = Submit(request, true);
-  ExpectSame(*plain, *tried);
+  ExpectSameAnswers(*plain, *tried);
   EXPECT_GT(tried->Wait().num_suspensions, 1);
   EXPECT_GT(tried->Wait().drafts_accepted + tried->Wait().drafts_rejected, 50);
   ExpectIdle();

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
+#include "tests/support/draft_comparison.h"
 #include "tests/support/in_process_worker.h"
 #include "tests/support/suspending.h"
 #include "text/constraint/constraint_compiler.h"
@@ -21,6 +22,7 @@ namespace retroinfer {
 namespace {
 
 using test_support::CollectingSink;
+using test_support::ExpectSameAnswers;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
@@ -116,23 +118,8 @@ class SpeculationTest : public testing::Test {
   // Returns the result with drafts, behind whose tokens those without drafts were compared.
   GenerationResult ExpectSame(const GenerationRequest& request) {
     const auto plain = Submit(request, false), tried = Submit(request, true);
-    ExpectSame(*plain, *tried);
+    ExpectSameAnswers(*plain, *tried);
     return tried->Wait();
-  }
-  static void ExpectSame(CollectingSink& plain, CollectingSink& tried) {
-    const GenerationResult& want = plain.Wait();
-    const GenerationResult& got = tried.Wait();
-    ASSERT_TRUE(want.status.ok()) << want.status;
-    ASSERT_TRUE(got.status.ok()) << got.status;
-    EXPECT_EQ(tried.tokens(), plain.tokens());
-    EXPECT_EQ(tried.logprobs(), plain.logprobs());
-    EXPECT_EQ(tried.text(), plain.text());
-    EXPECT_EQ(got.reason, want.reason);
-    EXPECT_EQ(got.matched_stop, want.matched_stop);
-    EXPECT_EQ(got.matched_token, want.matched_token);
-    EXPECT_EQ(got.completion_tokens, want.completion_tokens);
-    EXPECT_EQ(want.drafts_accepted + want.drafts_rejected, 0);
-    EXPECT_LT(got.drafts_accepted, got.completion_tokens);
   }
   void ExpectIdle() {
     EXPECT_TRUE(worker_.WaitUntilIdle());
@@ -187,7 +174,7 @@ TEST_F(SpeculationTest, RequestsOfABatchTryTheirOwnDrafts) {
   for (const GenerationRequest& request : requests) plain.push_back(Submit(request, false));
   for (const auto& sink : plain) sink->Wait();
   for (const GenerationRequest& request : requests) tried.push_back(Submit(request, true));
-  for (size_t i = 0; i < requests.size(); ++i) ExpectSame(*plain[i], *tried[i]);
+  for (size_t i = 0; i < requests.size(); ++i) ExpectSameAnswers(*plain[i], *tried[i]);
   ExpectIdle();
 }
 
@@ -245,7 +232,7 @@ TEST_F(SpeculationTest, TheNextTurnFindsTheSameKv) {
       again.sampling.min_tokens = 0;
       next.push_back(Submit(again, drafts));
     }
-    ExpectSame(*next[0], *next[1]);
+    ExpectSameAnswers(*next[0], *next[1]);
     EXPECT_GT(next[0]->Wait().cached_generated_tokens, 190);
     EXPECT_EQ(next[1]->Wait().cached_generated_tokens, next[0]->Wait().cached_generated_tokens);
   }
@@ -259,7 +246,7 @@ TEST_F(SpeculationTest, SuspensionsChangeNothing) {
     plain->Wait();
     trying_.suspends = true;
     const auto tried = Submit(request, true);
-    ExpectSame(*plain, *tried);
+    ExpectSameAnswers(*plain, *tried);
     trying_.suspends = false;
     EXPECT_GT(tried->Wait().num_suspensions, 2);
     EXPECT_GT(tried->Wait().drafts_accepted, 50);
