@@ -382,14 +382,9 @@ absl::Status WaveDecode::WeighUnseenOn(Stream& stream, uint32_t layer) {
   return ops_.index().UnseenMass(stream, args);
 }
 
-DeviceSpan<int32_t> WaveDecode::PageCounts(uint32_t layer) const {
-  return outputs_.On<int32_t>(kPageCounts)
-      .subspan(PageCountsAt(layer), static_cast<size_t>(batch_ * num_kv_heads_));
-}
-
-DeviceSpan<int32_t> WaveDecode::CodeCounts(uint32_t layer) const {
-  return outputs_.On<int32_t>(kCodeCounts)
-      .subspan(PageCountsAt(layer), static_cast<size_t>(batch_ * num_kv_heads_));
+DeviceSpan<int32_t> WaveDecode::Counts(Output output, uint32_t layer) const {
+  return outputs_.On<int32_t>(output).subspan(PageCountsAt(layer),
+                                              static_cast<size_t>(batch_ * num_kv_heads_));
 }
 
 DeviceSpan<float> WaveDecode::UnseenShares(uint32_t layer) const {
@@ -489,16 +484,16 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
 
 std::optional<double> WaveDecode::LastStepUnseen(size_t row) const {
   if (!task_.weighs_unseen) return std::nullopt;
-  if (max_clusters_ == 0 || inputs_.Host<SelectionBudget>(kBudgets)[row].num_clusters == 0) {
+  if (max_clusters_ == 0 || inputs_.Host<SelectionBudget>(kBudgets)[row].num_clusters == 0)
     return 0;
-  }
   const size_t num_layers = meta_pool_.geometry.num_layers;
   const auto num_heads = static_cast<size_t>(limits_.num_query_heads);
   const std::span<const float> shares = outputs_.Host<const float>(kUnseenShares);
   double sum = 0;
   for (size_t layer = 0; layer < num_layers; ++layer) {
-    const auto of_layer = shares.subspan(SharesAt(layer) + row * num_heads, num_heads);
-    for (const float share : of_layer) sum += double{share};
+    for (const float share : shares.subspan(SharesAt(layer) + row * num_heads, num_heads)) {
+      sum += double{share};
+    }
   }
   return sum / static_cast<double>(num_layers * num_heads);
 }

@@ -117,6 +117,7 @@ class WaveDecode {
   WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cache,
              const DensePoolView& dense_pool, const MetaPoolView& meta_pool, const Limits& limits);
 
+  enum Output : size_t { kPageCounts, kUnseenShares, kCodeCounts, kNumOutputs };
   // Of the operations' working memory, bytes.
   struct ScratchSizes {
     size_t estimate = 0;
@@ -157,10 +158,10 @@ class WaveDecode {
   DeviceSpan<const MetaIndexView> Indexes() const {
     return inputs_.On<const MetaIndexView>(kIndexes).first(static_cast<size_t>(batch_));
   }
-  // [batch, kv_heads] pages of a layer's retrieval zone.
-  DeviceSpan<int32_t> PageCounts(uint32_t layer) const;
-  // The same: tokens whose codes were read.
-  DeviceSpan<int32_t> CodeCounts(uint32_t layer) const;
+  // [batch, kv_heads] pages of a layer's retrieval zone, and tokens whose codes were read.
+  DeviceSpan<int32_t> PageCounts(uint32_t layer) const { return Counts(kPageCounts, layer); }
+  DeviceSpan<int32_t> CodeCounts(uint32_t layer) const { return Counts(kCodeCounts, layer); }
+  DeviceSpan<int32_t> Counts(Output output, uint32_t layer) const;
   // [batch, query_heads] of a layer.
   DeviceSpan<float> UnseenShares(uint32_t layer) const;
   // The leading part of a buffer that this step's batch uses.
@@ -184,7 +185,6 @@ class WaveDecode {
   StagedArrays inputs_;  // MetaIndexView, SelectionBudget [max_batch]
   // int32 [layers, max_batch, kv_heads]; float [layers, max_batch, query_heads]; where tokens have
   // codes int32 [layers, max_batch, kv_heads]
-  enum Output : size_t { kPageCounts, kUnseenShares, kCodeCounts, kNumOutputs };
   StagedArrays outputs_;
   DeviceBuffer scores_;         // float [max_batch, query_heads, max_clusters]
   DeviceBuffer ranks_;          // the same; empty without a radius weight

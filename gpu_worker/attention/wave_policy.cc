@@ -115,6 +115,15 @@ bool FetchesFirst(std::span<SequenceKv* const> batch) {
   return 2 * given >= batch.size() && given > 0;
 }
 
+// Whether the live indexes of both are the same blocks: tails behind one text.
+bool ShareAnIndex(const SequenceKv& a, const SequenceKv& b) {
+  if (&a == &b) return true;
+  const auto live = [](const SequenceKv& sequence) {
+    return std::span(sequence.meta_blocks).first(static_cast<size_t>(sequence.num_indexed_blocks));
+  };
+  return std::ranges::equal(live(a), live(b));
+}
+
 }  // namespace
 
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
@@ -127,6 +136,10 @@ absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
         {.index = {.block_ids = parts_.memory->tables().Meta(sequence->table_row).device_data(),
                    .num_blocks = sequence->num_indexed_blocks},
          .ratios = RatiosOf(*sequence)});
+  }
+  // One list for all, by which kernels see that rows may share what they read.
+  if (std::ranges::all_of(batch, [&](auto* other) { return ShareAnIndex(*batch[0], *other); })) {
+    for (WaveDecode::Sequence& row : decode_batch_) row.index = decode_batch_.front().index;
   }
   RETURN_IF_ERROR(dense_.BeginStep(batch));
   const bool weighs = WeighsUnseen(batch);
