@@ -9,6 +9,7 @@ right answers that stand in a greedy answer, and -log p of the right answer wher
 """
 
 import argparse
+import collections
 import concurrent.futures
 import dataclasses
 import pathlib
@@ -53,6 +54,13 @@ class Chat:
         """Returns the tokens of a text."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def answer(self, sample) -> tuple[list[int], list[int]]:
+        """Returns the tokens of an answer's beginning, and of it with the right answer."""
+        lead, given = self.ids(sample.lead), self.ids(sample.lead + sample.reference)
+        while lead and given[:len(lead)] != lead:
+            lead.pop()  # a token may hold the end of the lead and the reference's beginning
+        return lead, given
+
     def text(self, ids: list[int]) -> str:
         """Returns the text of tokens."""
         return self._tokenizer.decode(ids)
@@ -75,27 +83,32 @@ def run(arguments: argparse.Namespace) -> None:
             questions(arguments)]
     todo = [(one, key) for one, key in todo
             if not all(results.has([*key, _name(rule)]) for rule in wanted)]
+    for key, sample in coming(todo, chat):
+        if time.monotonic() - began > arguments.seconds:
+            break
+        ask(models, chat, sample, wanted, results, key)
+
+
+def coming(todo: list[tuple[asking.Question, list]], chat: Chat):
+    """Yields keys and samples, which are made while others are measured."""
     with concurrent.futures.ThreadPoolExecutor(AHEAD) as pool:
-        coming: list = []
-        for number, (_, key) in enumerate(todo):
-            while len(coming) < min(len(todo), number + AHEAD):
-                coming.append(pool.submit(todo[len(coming)][0].make, chat))
-            if time.monotonic() - began > arguments.seconds:
-                break
-            sample, coming[number] = coming[number].result(), None
-            ask(models, chat, sample, wanted, results, key)
-        for one in coming:
-            if one:
-                one.cancel()
+        waiting = collections.deque()
+        try:
+            for number in range(len(todo) + AHEAD):
+                if number < len(todo):
+                    waiting.append((todo[number][1], pool.submit(todo[number][0].make, chat)))
+                if waiting and (len(waiting) > AHEAD or number >= len(todo)):
+                    key, made = waiting.popleft()
+                    yield key, made.result()
+        finally:
+            for _, made in waiting:
+                made.cancel()
 
 
 def ask(models: Models, chat: Chat, sample, wanted, results: Results, key: list) -> None:
     """Answers one question under each rule and writes what came out."""
     prompt = torch.tensor(chat.prompt(sample.text), device=models.device)
-    lead = chat.ids(sample.lead)
-    given = chat.ids(sample.lead + sample.reference)
-    while lead and given[:len(lead)] != lead:
-        lead.pop()  # a token may hold the end of the lead and the reference's beginning
+    lead, given = chat.answer(sample)
     began = time.monotonic()
     made = Prefilled(models, prompt, wanted, max(sample.most, len(given)) + 1)
     answers = made.answers(sample.most, chat.end)
@@ -119,7 +132,7 @@ def report(lines: list[dict]) -> str:
     for line in lines:
         if line["key"][0] == "prefill task":
             _, model, part, length, task, number, _, rule = line["key"]
-            kinds = [_kind(part, task)] + (["all of RULER"] if part == "ruler" else [])
+            kinds = [kind_of(part, task)] + (["all of RULER"] if part == "ruler" else [])
             for kind in kinds:
                 groups.setdefault((length, kind, rule), []).append(
                     ((model, part, length, task, number), line))
@@ -140,7 +153,8 @@ def report(lines: list[dict]) -> str:
                   "worse / better", "change of -log p", "questions"], body)
 
 
-def _kind(part, task):
+def kind_of(part: str, task: str) -> str:
+    """Returns the group of a task."""
     if part == "manuals":
         return "manuals"
     return "needles" if task.startswith("niah") else {"vt": "tracking", "cwe": "counting",
