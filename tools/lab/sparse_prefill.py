@@ -144,14 +144,14 @@ def note_setup(results: Results, arguments: argparse.Namespace) -> None:
 
 
 def report(lines: list[dict]) -> str:
-    """Returns a table for code and one for prose: a row for each rule and length."""
-    parts = []
-    for kind in ("code", "prose"):
-        found = [line for line in lines if line["key"][0] == "sparse prefill"
-                 and line["key"][3].startswith(kind)]
-        if found:
-            parts.append(f"{kind.capitalize()}:\n\n{_table(found)}")
-    return "\n\n".join(parts)
+    """Returns a table for each model and kind of text: a row for each rule and length."""
+    parts: dict[tuple, list] = {}
+    for line in lines:
+        if line["key"][0] == "sparse prefill":
+            _, model, _, name, _, _ = line["key"]
+            parts.setdefault((model.split()[0], name.split("_")[0]), []).append(line)
+    return "\n\n".join(f"{model}, {kind}:\n\n{_table(found)}"
+                       for (model, kind), found in sorted(parts.items(), reverse=True))
 
 
 def _table(lines: list[dict]) -> str:
