@@ -10,6 +10,7 @@ of the tail. What is read of the document is exact, so that the difference is th
 """
 
 import argparse
+import copy
 import dataclasses
 import pathlib
 import re
@@ -30,6 +31,7 @@ from .systems.full import Full
 from .systems.wave import Options, Wave
 
 BINS = 4
+CUT_TOKENS = 1024  # by which a document is shorter from one of its tails to the next
 
 
 def systems() -> list[Wave]:
@@ -50,47 +52,72 @@ def run(arguments: argparse.Namespace) -> None:
         model, shown = models.of(length)
         tokens = prompt_tokens(length, arguments.tail)
         for name, number in text.documents(tokens + arguments.tail + 1, documents):
-            keys = {system.name: ["indexed tail", shown, tokens, arguments.tail, name, number,
-                                  system.name] for system in systems() if re.search(only, system.name)}
-            if all(map(results.has, keys.values())):
+            key = ["indexed tail", shown, tokens, arguments.tail, name]
+            wanted = {cut: [system for system in systems() if re.search(only, system.name)
+                            and not results.has([*key, _numbered(number, cut), system.name])]
+                      for cut in range(arguments.cuts)}
+            if not any(wanted.values()):
                 continue
             if time.monotonic() - began > arguments.seconds:
                 return
             ids, rest = text.make(name, number, tokens, arguments.tail + 1)
-            document = Document(model, ids)
-            rest = torch.tensor(rest, device=arguments.device)
-            full, _ = document.follow(Full(), rest[:-1])
-            for system in systems():
-                if results.has(keys.get(system.name, [])) or system.name not in keys:
-                    continue
-                hidden, read = document.follow(system, rest[:-1])
-                sums, _ = measures.compare(models.logits, full, hidden, rest[1:], BINS)
-                results.add(keys[system.name], {
-                    "read": read, "bins": [dataclasses.asdict(part) for part in sums]})
+            document, ids = Document(model, ids), ids + rest
+            for cut, missing in wanted.items():
+                head = tokens - cut * CUT_TOKENS
+                behind = torch.tensor(ids[head:head + arguments.tail + 1], device=arguments.device)
+                for system, content in measure(models, first(document, head), behind, missing):
+                    results.add([*key, _numbered(number, cut), system.name], content)
+
+
+def _numbered(number, cut):
+    return [number, cut] if cut else number
+
+
+def first(document: Document, tokens: int) -> Document:
+    """Returns the document that a longer one begins with; its keys are the same."""
+    found = copy.copy(document)
+    found.tokens, found._indexes, found.build_seconds = tokens, {}, {}
+    found.keys, found.values = ([x[:, :tokens] for x in own]
+                                for own in (document.keys, document.values))
+    return found
+
+
+def measure(models: Models, document: Document, behind: torch.Tensor, wanted: list[Wave]):
+    """Yields what becomes of a tail under each index."""
+    full = document.follow(Full(), behind[:-1])[0] if wanted else None
+    for system in wanted:
+        hidden, read = document.follow(system, behind[:-1])
+        sums, _ = measures.compare(models.logits, full, hidden, behind[1:], BINS)
+        yield system, {"read": read, "bins": [dataclasses.asdict(part) for part in sums]}
 
 
 def report(lines: list[dict]) -> str:
     """Returns a table: a row for each length, kind of text, system and range of the tail."""
-    groups: dict[tuple, list] = {}
+    groups: dict[tuple, dict] = {}
     for line in lines:
         if line["key"][0] == "indexed tail":
-            _, _, tokens, tail, name, _, system = line["key"]
-            groups.setdefault((tokens, tail, name.split("_")[0], system), []).append(line["bins"])
-            groups.setdefault((tokens, tail, "both", system), []).append(line["bins"])
+            _, _, tokens, tail, name, number, system = line["key"]
+            document = name, number if isinstance(number, int) else number[0]
+            for kind in (name.split("_")[0], "both"):
+                groups.setdefault((tokens, tail, kind, system), {}).setdefault(
+                    document, []).extend(line["bins"])
     body = []
     for (tokens, tail, kind, system), found in sorted(groups.items()):
-        parts = [_measured(found, slice(0, 1)), _measured(found, slice(None))]
-        body.append([f"{tokens:,}", kind, system, *parts[0][:1], *parts[1], str(len(found))])
+        parts = [_measured(found, BINS), _measured(found, 1)]
+        tails = sum(map(len, found.values())) // BINS
+        body.append([f"{tokens:,}", kind, system, *parts[0][:1], *parts[1],
+                     f"{tails} / {len(found)}"])
     return table(["tokens", "text", "index", "perplexity of the first quarter, %", "perplexity, %",
-                  "mean change", "top-1 agreement, %", "documents"], body)
+                  "mean change", "top-1 agreement, %", "tails / documents"], body)
 
 
-def _measured(found, bins):
-    """Returns the change of perplexity with its error, the mean change and the agreement."""
+def _measured(found, step):
+    """Returns the change of perplexity with its error over documents, the mean change and the
+    agreement, of every `step`-th range."""
     total, each = measures.Sums(), []
-    for document in found:
+    for document in found.values():
         own = measures.Sums()
-        for part in document[bins]:
+        for part in document[::step]:
             own = own.add(measures.Sums(**part))
         total = total.add(own)
         each.append(100 * (own.measures()["perplexity_ratio"] - 1))
@@ -110,6 +137,8 @@ def main() -> None:
                         help="tokens of document and tail, how many, and a regular expression "
                              "that names of indexes match; may be repeated")
     parser.add_argument("--tail", type=int, default=256, help="tokens (default: %(default)s)")
+    parser.add_argument("--cuts", type=int, default=1,
+                        help="tails of a document, each behind 1,024 tokens less of it")
     arguments = parser.parse_args()
     if arguments.report:
         print(report(read_lines([arguments.report])))

@@ -307,7 +307,7 @@ class ReportTest(unittest.TestCase):
                 "agreed": 9}
         lines = [{"key": ["indexed tail", "m", 100, 256, name, 0, "index"], "bins": [part] * 4}
                  for name in ("code_a", "prose_a")]
-        self.assertIn("| 100 | both | index | +0.00 ± 0.00 | +0.00 ± 0.00 | 0.100 | 90.0 | 2 |",
+        self.assertIn("| 100 | both | index | +0.00 ± 0.00 | +0.00 ± 0.00 | 0.100 | 90.0 | 2 / 2 |",
                       indexed_tails.report(lines))
 
     def test_without_a_model_it_is_told_what_is_needed(self):

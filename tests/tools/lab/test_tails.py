@@ -52,6 +52,25 @@ class AfterQuestionTest(unittest.TestCase):
             self.assertTrue(256 <= prompt - head < 320)
 
 
+class CutTest(unittest.TestCase):
+    def test_a_document_that_a_longer_one_begins_with_has_its_keys_and_no_index(self):
+        whole = types.SimpleNamespace(tokens=40, keys=[torch.randn(2, 40, 8)] * 2,
+                                      values=[torch.randn(2, 40, 8)] * 2, _indexes={"a": 1},
+                                      build_seconds={"a": 1})
+        found = indexed_tails.first(whole, 30)
+        self.assertEqual((found.tokens, found._indexes, whole.tokens), (30, {}, 40))
+        for a, b in zip(found.keys + found.values, whole.keys + whole.values):
+            torch.testing.assert_close(a, b[:, :30])
+        self.assertEqual(whole._indexes, {"a": 1})
+
+    def test_tails_of_a_document_count_as_one_document(self):
+        part = {"tokens": 10, "loss_full": 10.0, "loss": 10.0, "change": 1.0, "divergence": 0.1,
+                "agreed": 9}
+        lines = [{"key": ["indexed tail", "m", 100, 256, "code_a", number, "index"],
+                  "bins": [part] * 4} for number in (0, [0, 1], [0, 2], 1)]
+        self.assertIn("| 4 / 2 |", indexed_tails.report(lines))
+
+
 class NeedleTest(unittest.TestCase):
     def test_a_document_by_a_rule_has_its_keys_and_another_says_them_exactly(self):
         torch.manual_seed(4)
