@@ -27,6 +27,8 @@ from .real_text import INT8, RealText
 from .results import Results, read_lines
 from .sources import prompt_tokens
 from .sparse_prefill import Models, arguments_of_models, cells_of, note_setup
+from .system import System
+from .systems.coded import Coded, Codes
 from .systems.full import Full
 from .systems.wave import Options, Wave
 
@@ -34,12 +36,14 @@ BINS = 4
 CUT_TOKENS = 1024  # by which a document is shorter from one of its tails to the next
 
 
-def systems() -> list[Wave]:
-    """What is compared: the product's default, and half and twice of what it retrieves."""
+def systems() -> list[System]:
+    """What is compared: the product's default, half and twice of what it retrieves, and pages that
+    codes of tokens choose (decision 0085)."""
     def of(share, least):
         settings = dataclasses.replace(INT8, retrieval_ratio=share, least_clusters=least)
         return Wave(f"int8 index, {100 * share:g} %", settings, options=Options(index_bits=8))
-    return [of(0.035, 96), of(0.018, 64), of(0.07, 192)]
+    codes = Coded("coded index, 2.4 %", INT8, Codes(bits=2, pages=0.024), Options(index_bits=8))
+    return [of(0.035, 96), of(0.018, 64), of(0.07, 192), codes]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -82,7 +86,7 @@ def first(document: Document, tokens: int) -> Document:
     return found
 
 
-def measure(models: Models, document: Document, behind: torch.Tensor, wanted: list[Wave]):
+def measure(models: Models, document: Document, behind: torch.Tensor, wanted: list[System]):
     """Yields what becomes of a tail under each index."""
     full = document.follow(Full(), behind[:-1])[0] if wanted else None
     for system in wanted:

@@ -85,14 +85,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def report(lines: list[dict]) -> str:
-    """Returns a table: a row for each length, task and rule."""
+    """Returns a table: a row for each length, task and rule. Tasks that no rule changed are left
+    out, but for all together."""
     groups: dict[tuple, dict] = {}
     for line in lines:
         if line["key"][0] == "needle prefill":
             _, length, label, number, rule = line["key"]
             for kind in (label, "all"):
                 groups.setdefault((length, kind, rule), {})[label, number] = line
-    body = []
+    body, changed = [], set()
     for (length, kind, rule), found in sorted(groups.items()):
         exact = groups.get((length, kind, EXACT), {})
         pairs = [(a, b) for key, line in found.items() if key in exact
@@ -100,6 +101,8 @@ def report(lines: list[dict]) -> str:
         if not pairs:
             continue
         before, after = (sum(side) for side in zip(*pairs))
+        if any(a != b for a, b in pairs):
+            changed.add((f"{length:,}", kind))
         seen = sum(line["seen"] for line in found.values())
         blocks = sum(line["attended"] for line in found.values())
         body.append([f"{length:,}", kind, rule, f"{100 * blocks / seen:.1f}" if seen else "",
@@ -108,7 +111,8 @@ def report(lines: list[dict]) -> str:
                      f"{sum(a > b for a, b in pairs)} / {sum(a < b for a, b in pairs)}",
                      str(len(pairs))])
     return table(["tokens", "task", "prefill", "blocks, %", "right, %", "change, points",
-                  "worse / better", "questions"], body)
+                  "worse / better", "questions"],
+                 [row for row in body if row[1] == "all" or tuple(row[:2]) in changed])
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ markers is written by hand.
 """
 
 import pathlib
+import re
 import sys
 
 from tools.needle.report import replace_block
@@ -22,8 +23,8 @@ def main() -> None:
     if len(sys.argv) != 3:
         sys.exit("usage: python3 -m tools.lab.prefill_report RESULTS.jsonl PAGE.md")
     lines, page = read_lines([pathlib.Path(sys.argv[1])]), pathlib.Path(sys.argv[2])
-    for name, program in PROGRAMS.items():
-        replace_block(page, name, program.report(lines))
+    for name in re.findall(r"<!-- ([\w-]+): begin -->", page.read_text(encoding="utf-8")):
+        replace_block(page, name, PROGRAMS[name].report(lines))
 
 
 if __name__ == "__main__":

@@ -290,7 +290,7 @@ class ReportTest(unittest.TestCase):
         lines = [{"key": ["sparse prefill", "m", 100, name, 0, dataclasses.asdict(Choice())],
                   "sums": sums, "attended": 1, "seen": 4} for name in ("code_a", "prose_a")]
         table = sparse_prefill.report(lines)
-        self.assertIn("m, code:", table)
+        self.assertIn("Model m, code:", table)
         self.assertEqual(table.count("| 25.0 | +1.01 | 0.100 | 90.0 |"), 2)
 
     def test_answers_are_compared_with_those_of_exact_prefill(self):
