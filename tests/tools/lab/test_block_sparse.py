@@ -165,6 +165,23 @@ class RivalTest(unittest.TestCase):
         columns = [b for b in range(keep.shape[-1]) if lines[b + 4:, b].all()]
         self.assertGreaterEqual(len(columns), 1)
 
+    def test_rows_that_look_a_thousand_tokens_back_have_that_diagonal(self):
+        torch.manual_seed(9)
+        n, back = 4100, 1000
+        k = 8 * F.normalize(torch.randn(1, n, WIDTH), dim=-1)
+        q = k.roll(back, 1)  # a row's query is the key so far before
+        for rule, unit in ((rival_choice.FlexPrefill, 128), (rival_choice.VerticalSlash, 64)):
+            choice = Choice("", 0.05, unit=unit, dense=1300)
+            units = Units.of(choice, n)
+            keep = rule(choice, q, k).keep(units)[0]
+            begins = units.begins("cpu")
+            for row in (0, unit // 2):  # a diagonal of a block is the block's first rows'
+                at = (begins + row - back) // rule.keys_a_group
+                if rule.keys_a_group == BLOCK:
+                    at = begins // BLOCK - back // BLOCK
+                self.assertTrue(keep[torch.arange(units.count), at].all(), rule.__name__)
+            self.assertLess(keep[-1].float().mean().item(), 0.9)
+
     def test_equal_distributions_have_no_distance_and_parted_ones_the_most(self):
         p = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
         q = torch.tensor([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
