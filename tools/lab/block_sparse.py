@@ -1,119 +1,141 @@
-"""Block-sparse causal attention of a prompt: which blocks of keys a unit of queries attends to.
+"""Block-sparse causal attention of a prompt: units of rows attend to what a rule chooses.
 
-Keys are in blocks of 128 positions. Queries are in units of `unit` rows, the first of which begins
-behind the sink (position 4), so that a unit is a block of what a prefix cache keeps. A unit of a
-query head attends to a floor (the block of the sink, the blocks that hold the unit and the 128
-tokens before it) and to the blocks that an estimate finds heaviest, until they hold `threshold` of
-the estimated weight. Estimates:
-
-* antidiagonal (XAttention, Xu et al. 2025): groups of `stride` queries and keys; the score of a
-  pair of groups is the sum over its antidiagonal, a softmax over groups gives the weight;
-* pooled (the block estimate of MInference, Jiang et al. 2024, and FlexPrefill, Lai et al. 2025):
-  the mean query of the unit with the mean key of a block;
-* true: what attention gives, the best that any estimate can do.
-
-Rows before `dense`, and rows of a unit that the prompt does not fill, attend to everything.
+On a CPU unit by unit, on a GPU by a kernel of Triton where there is one, otherwise under a mask.
 """
 
 import dataclasses
+import functools
 import math
+import time
 
 import torch
 import torch.nn.functional as F
 
-SINK = 4
-BLOCK = 128
+from .block_choice import BLOCK, ByUnit, Choice, Units, floor
+from .rival_choice import FlexPrefill, VerticalSlash
 
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """How blocks are chosen."""
-    estimate: str = "antidiagonal"  # pooled, true
-    threshold: float = 0.95
-    unit: int = 64
-    stride: int = 16
-    dense: int = 4096
-
-    def name(self) -> str:
-        """Returns a name for tables."""
-        stride = f" {self.stride}" if self.estimate == "antidiagonal" else ""
-        return f"{self.estimate}{stride}, units of {self.unit}, threshold {self.threshold:g}"
+RULES = {"vertical-slash": VerticalSlash, "flexprefill": FlexPrefill}
+ELEMENTS = {"cuda": 2 ** 28, "cpu": 2 ** 23}  # of an estimate at a time
 
 
 @dataclasses.dataclass
 class Counts:
-    """Blocks of keys that sparse units attended to, of those that they could see."""
+    """Groups of keys that sparse units attended to, of those that they could see, and the seconds
+    that choosing and attending took."""
     attended: int = 0
     seen: int = 0
-
-
-def weights(choice: Choice, q: torch.Tensor, k: torch.Tensor, begin: int) -> torch.Tensor:
-    """Returns the estimated weight [heads, blocks] of each block for queries q [heads, unit, d] at
-    positions from `begin` on; k [heads, keys, d] ends with the unit."""
-    blocks = -(-k.shape[1] // BLOCK)
-    scale = q.shape[-1] ** -0.5
-    rows = torch.arange(begin, begin + q.shape[1])
-    if choice.estimate == "true":
-        scores = q @ k.mT * scale
-        scores.masked_fill_(torch.arange(k.shape[1]) > rows[:, None], -torch.inf)
-        mass, width = scores.softmax(-1).sum(1), BLOCK
-    elif choice.estimate == "pooled":
-        means = F.pad(k, (0, 0, 0, blocks * BLOCK - k.shape[1])).unflatten(1, (blocks, BLOCK)).mean(2)
-        means[:, -1] *= BLOCK / (k.shape[1] - (blocks - 1) * BLOCK)
-        mass, width = (q.mean(1, keepdim=True) @ means.mT * scale).softmax(-1).sum(1), 1
-    else:
-        stride = choice.stride
-        whole = k.shape[1] // stride
-        keys = k[:, :whole * stride].unflatten(1, (whole, stride)).flatten(2)
-        queries = q.unflatten(1, (-1, stride)).flip(2).flatten(2)
-        scores = queries @ keys.mT * (scale / stride)
-        ends = torch.arange(1, whole + 1) * stride
-        last = rows.view(-1, stride)[:, -1:] + 1
-        scores.masked_fill_(ends > last, -torch.inf)
-        mass, width = scores.softmax(-1).sum(1), BLOCK // stride
-    short = blocks * width - mass.shape[1]
-    return F.pad(mass, (0, short)).unflatten(1, (blocks, width)).sum(-1)
-
-
-def chosen(choice: Choice, mass: torch.Tensor, begin: int) -> torch.Tensor:
-    """Returns which blocks [heads, blocks] are attended to."""
-    keep = torch.zeros_like(mass, dtype=torch.bool)
-    keep[:, 0] = True
-    keep[:, max(0, begin - BLOCK) // BLOCK:] = True
-    order = mass.masked_fill(keep, torch.inf).argsort(dim=-1, descending=True, stable=True)
-    ordered = mass.gather(-1, order)
-    before = ordered.cumsum(-1) - ordered
-    needed = before < choice.threshold * mass.sum(-1, keepdim=True)
-    return keep | torch.zeros_like(keep).scatter(-1, order, needed)
+    choosing_s: float = 0.0
+    attending_s: float = 0.0
 
 
 def attention(choice: Choice, counts: Counts, q, k, v) -> torch.Tensor:
     """Attends q [1, heads, n, d] to k, v [1, kv_heads, n, d], causally."""
-    (_, heads, n, d), group = q.shape, q.shape[1] // k.shape[1]
-    k, v = (x[0].repeat_interleave(group, 0) for x in (k, v))
-    q, out = q[0], torch.empty_like(q[0])
-    first = SINK + -(-(choice.dense - SINK) // choice.unit) * choice.unit
-    end = first + max(0, n - first) // choice.unit * choice.unit
-
-    def dense(begin, stop):
-        for at in range(begin, stop, 512):
-            to = min(at + 512, stop)
-            mask = torch.arange(to) <= torch.arange(at, to)[:, None]
-            out[:, at:to] = F.scaled_dot_product_attention(
-                q[None, :, at:to], k[None, :, :to], v[None, :, :to], mask)[0]
-    dense(0, min(first, n))
-    for begin in range(first, end, choice.unit):
-        stop = begin + choice.unit
-        queries = q[:, begin:stop]
-        keep = chosen(choice, weights(choice, queries, k[:, :stop], begin), begin)
-        counts.attended += int(keep.sum())
-        counts.seen += keep.numel()
-        rows = torch.arange(begin, stop)[:, None]
-        for head in range(heads):
-            at = (keep[head].nonzero() * BLOCK + torch.arange(BLOCK)).flatten()
-            at = at[at < stop]
-            scores = queries[head] @ k[head, at].T / math.sqrt(d)
-            scores.masked_fill_(at > rows, -torch.inf)
-            out[head, begin:stop] = scores.softmax(-1) @ v[head, at]
-    dense(max(first, end), n)
+    q, k, v = (x[0].contiguous() for x in (q, k, v))
+    units, n = Units.of(choice, q.shape[1]), q.shape[1]
+    dense = min(n, units.first) if units.count else n
+    out = torch.empty_like(q)
+    out[:, :dense] = F.scaled_dot_product_attention(
+        q[None, :, :dense], *(x[None, :, :dense] for x in (k, v)), is_causal=True,
+        enable_gqa=True)[0]
+    if not units.count:
+        return out[None]
+    clock = _Clock(q.device)
+    rule = RULES.get(choice.estimate, ByUnit)(choice, q, k)
+    step = max(1, ELEMENTS[q.device.type] // rule.elements())
+    for begin in range(0, units.count, step):
+        part = units.part(begin, min(units.count, begin + step))
+        keep = rule.keep(part)
+        _count(counts, keep, part, rule.keys_a_group)
+        counts.choosing_s += clock.lap()
+        attend(keep, rule.keys_a_group, q, k, v, out, part.first, choice.unit)
+        counts.attending_s += clock.lap()
+    if units.end < n:
+        everything = torch.ones(len(q), 1, -(-n // BLOCK), dtype=torch.bool, device=q.device)
+        attend(everything, BLOCK, q, k, v, out, units.end, choice.unit)
     return out[None]
+
+
+def _count(counts, keep, units, keys_a_group):
+    counts.attended += int(keep.sum())
+    if keys_a_group == BLOCK:
+        seen = int(floor(units, keep.shape[-1], keep.device)[1].sum())
+    else:
+        seen = int((units.begins(keep.device) + units.rows).sum()) // keys_a_group
+    counts.seen += seen * len(keep)
+
+
+class _Clock:
+    """Seconds between laps, a device's work included."""
+
+    def __init__(self, device):
+        self._device, self._last = device, 0.0
+        self.lap()
+
+    def lap(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        last, self._last = self._last, time.monotonic()
+        return self._last - last
+
+
+def attend(keep: torch.Tensor, keys_a_group: int, q, k, v, out, first: int, unit: int) -> None:
+    """Writes rows of `out` [h, n, d]: units from row `first` on attend causally to the groups of
+    keys in keep [h, u, groups]. Rows behind the prompt are left out."""
+    if q.device.type != "cuda":
+        _one_by_one(keep, keys_a_group, q, k, v, out, first, unit)
+    elif _kernel():
+        _kernel()(keep, keys_a_group, q, k, v, out, first, unit)
+    else:
+        _masked(keep, keys_a_group, q, k, v, out, first, unit)
+
+
+def _one_by_one(keep, keys_a_group, q, k, v, out, first, unit):
+    group, n = len(q) // len(k), q.shape[1]
+    within = torch.arange(keys_a_group, device=q.device)
+    for number in range(keep.shape[1]):
+        begin = first + number * unit
+        stop = min(n, begin + unit)
+        rows = torch.arange(begin, stop, device=q.device)[:, None]
+        for head in range(len(q)):
+            at = (keep[head, number].nonzero() * keys_a_group + within).flatten()
+            at = at[at < stop]
+            logits = q[head, begin:stop] @ k[head // group, at].T / math.sqrt(q.shape[-1])
+            logits.masked_fill_(at > rows, -torch.inf)
+            out[head, begin:stop] = logits.softmax(-1) @ v[head // group, at]
+
+
+def _masked(keep, keys_a_group, q, k, v, out, first, unit):
+    group, n = len(q) // len(k), q.shape[1]
+    step = max(1, 1024 // unit)
+    for number in range(0, keep.shape[1], step):
+        begin = first + number * unit
+        stop = min(n, begin + step * unit)
+        seen = keep[:, number:number + step].repeat_interleave(unit, 1)[:, :stop - begin]
+        seen = seen.repeat_interleave(keys_a_group, 2)[:, :, :stop]
+        at = torch.arange(seen.shape[2], device=q.device)
+        seen = seen & (at <= torch.arange(begin, stop, device=q.device)[:, None])
+        keys, values = (x[None, :, :seen.shape[2]].repeat_interleave(group, 1) for x in (k, v))
+        out[:, begin:stop] = F.scaled_dot_product_attention(
+            q[None, :, begin:stop], keys, values, seen[None])[0]
+
+
+@functools.cache
+def _kernel():
+    """The kernel, once it was seen to give what masks give; None without Triton."""
+    try:
+        from . import block_kernel
+        torch.manual_seed(1)
+        q, k, v = (torch.randn(heads, 600, 64, device="cuda", dtype=torch.bfloat16)
+                   for heads in (4, 2, 2))
+        keep = torch.rand(4, 9, 5, device="cuda") < 0.5
+        keep[..., 0] = True
+        found, wanted = (torch.zeros_like(q) for _ in range(2))
+        block_kernel.attend(keep, BLOCK, q, k, v, found, 68, 64)
+        _masked(keep, BLOCK, q, k, v, wanted, 68, 64)
+        error = (found.float() - wanted.float()).abs().max().item()
+        if error > 0.05:
+            raise RuntimeError(f"the kernel differs from a mask by {error}")
+        return block_kernel.attend
+    except Exception as error:  # pylint: disable=broad-except  # whatever a compiler may raise
+        print(f"block_sparse: without Triton's kernel, slow: {error}", flush=True)
+        return None
