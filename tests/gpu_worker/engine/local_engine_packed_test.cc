@@ -80,10 +80,10 @@ TEST_P(LocalEnginePackedTest, AnswersAreThoseOfClustersThatLieApart) {
 TEST_P(LocalEnginePackedTest, AllClustersAreFullAttention) {
   InProcessWorker worker(ModelIn(GetParam().packed));
   if (worker.device().info().backend != "cpu") GTEST_SKIP() << "a GPU computes in bf16";
-  GenerationRequest wave = RequestOf(worker, 9000, 4, 40);
+  GenerationRequest wave = RequestOf(worker, 3000, 4, 40);
   wave.attention.retrieval_ratio = 1.0;
   const auto wave_sink = worker.Submit(std::move(wave));
-  const auto full_sink = worker.Submit(RequestOf(worker, 9000, 4, 40, PolicyKind::kFull));
+  const auto full_sink = worker.Submit(RequestOf(worker, 3000, 4, 40, PolicyKind::kFull));
   ASSERT_TRUE(wave_sink->Wait().status.ok()) << wave_sink->Wait().status;
   ASSERT_TRUE(full_sink->Wait().status.ok()) << full_sink->Wait().status;
   ExpectNear(*wave_sink, *full_sink);
@@ -91,11 +91,11 @@ TEST_P(LocalEnginePackedTest, AllClustersAreFullAttention) {
 
 TEST_P(LocalEnginePackedTest, WhatIsFoundGivesTheSameBits) {
   InProcessWorker worker(ModelIn(GetParam().packed));
-  const auto cold = worker.Submit(RequestOf(worker, 9500, 5, 100));
+  const auto cold = worker.Submit(RequestOf(worker, 3500, 5, 60));
   ASSERT_TRUE(cold->Wait().status.ok()) << cold->Wait().status;
-  const auto warm = worker.Submit(RequestOf(worker, 9500, 5, 100));
+  const auto warm = worker.Submit(RequestOf(worker, 3500, 5, 60));
   ASSERT_TRUE(warm->Wait().status.ok()) << warm->Wait().status;
-  EXPECT_GT(warm->Wait().cached_tokens, 9000);
+  EXPECT_GT(warm->Wait().cached_tokens, 3000);
   EXPECT_EQ(warm->tokens(), cold->tokens());
   EXPECT_EQ(warm->logprobs(), cold->logprobs());
 }
@@ -132,7 +132,7 @@ size_t PagesOf(const KvGeometry& geometry, int64_t prompt_tokens, int64_t total_
 // long enough that the first is not over before the last prompt has its turn.
 TEST_P(LocalEnginePackedTest, AnArenaHoldsMoreRequestsAtOnce) {
   constexpr int kRequests = 6;
-  constexpr int64_t kPrompt = 2200, kAnswer = 800;
+  constexpr int64_t kPrompt = 2200, kAnswer = 500;
   InProcessWorkerOptions options = ModelIn(GetParam().packed);
   const ModelConfig config = InProcessWorker(options).config();
   const size_t pages =
