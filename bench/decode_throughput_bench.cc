@@ -108,7 +108,7 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--kv-dtype", settings.kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--index-dtype", settings.index_dtype)
-      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16"}));
+      ->check(CLI::IsMember({"auto", "coded", "packed", "int8", "bf16"}));
   app.add_option("--retrieval", settings.retrieval, "Share of the clusters")
       ->check(CLI::Range(0.001, 0.2));
   app.add_option("--temperature", settings.temperature)->check(CLI::Range(0.0, 100.0));

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Decode steps with keys and values in eight bits beside bf16 on a GPU with 80 GB and 128 GiB of host
 # memory: the tables of docs/benchmarks.md, one line a run. An 8B shape with random weights, reuse of
-# recorded text; slots for a fifth of the pages where nothing else is said. About nine minutes on an H100.
+# recorded text; slots for a fifth of the pages where nothing else is said. About eleven minutes on an H100.
 #
 # usage: bench/eight_bit_kv.sh PROGRAM [OUT]
 # PROGRAM: decode_throughput_bench. OUT: a file for the whole reports, one JSON object each.
@@ -32,6 +32,8 @@ bf16 6 122880 0.2 --weights-dtype fp8
 int8 10 122880 0.2 --kv-dtype int8 --weights-dtype fp8
 int8 10 122880 0.2 --kv-dtype int8
 int8 10 122880 0.2 --kv-dtype int8 --weights-dtype fp8 --retrieval 0.035
+packed 12 122880 0.5 --kv-dtype int8 --weights-dtype fp8 --index-dtype packed
+packed 14 122880 0.42 --kv-dtype int8 --weights-dtype fp8 --index-dtype packed
 full 3 122880 0.2 --policy full
 full 7 122880 0.2 --policy full --kv-dtype int8
 int8 1 524288 0.2 --kv-dtype int8 --weights-dtype fp8

@@ -125,7 +125,7 @@ int Main(int argc, char** argv) {
   app.add_option("questions", questions_file)->required();
   app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--index-dtype", index_dtype)
-      ->check(CLI::IsMember({"auto", "bf16", "int8", "coded"}));
+      ->check(CLI::IsMember({"auto", "bf16", "int8", "coded", "packed"}));
   app.add_option("--quality", quality)->check(CLI::IsMember({"standard", "high"}));
   app.add_option("--weights-dtype", weights_dtype)->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--activations-dtype", activations_dtype)->check(CLI::IsMember({"bf16", "fp8"}));

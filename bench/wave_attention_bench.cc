@@ -415,7 +415,7 @@ int main(int argc, char** argv) {
   CLI::App app;
   app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--index-dtype", index_dtype)
-      ->check(CLI::IsMember({"auto", "bf16", "int8", "coded"}));
+      ->check(CLI::IsMember({"auto", "bf16", "int8", "coded", "packed"}));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

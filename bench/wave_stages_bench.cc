@@ -740,7 +740,8 @@ int main(int argc, char** argv) {
   app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--rows-per-sequence", rows_per_sequence)
       ->check(CLI::Range(1, retroinfer::kMaxBatch));
-  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"bf16", "int8", "coded"}));
+  app.add_option("--index-dtype", index_dtype)
+      ->check(CLI::IsMember({"bf16", "int8", "coded", "packed"}));
   app.add_option("--retrieval", retrieval, "Share of the clusters")->check(CLI::Range(0.005, 0.2));
   app.add_flag("--only-index", only_index, "Measure scores, selection and estimation alone");
   try {

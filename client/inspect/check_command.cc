@@ -61,7 +61,7 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_option("--kv-dtype", options->kv_dtype, "Type of keys and values")
       ->check(CLI::IsMember({"int8", "bf16", "f32"}));
   app.add_option("--index-dtype", options->index_dtype, "Type of the wave index")
-      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16", "f32"}));
+      ->check(CLI::IsMember({"auto", "coded", "packed", "int8", "bf16", "f32"}));
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; auto: as the checkpoint has them")
       ->check(CLI::IsMember({"auto", "bf16", "fp8", "int4"}));

@@ -84,6 +84,11 @@ struct KvGeometry {
   constexpr PageLayout page() const { return {format, head_dim}; }
   constexpr uint32_t tokens_per_page() const { return page().tokens; }
   constexpr size_t page_bytes() const { return page().bytes; }
+  // What first places of clusters count (cluster_place.h): tokens' places where clusters are
+  // packed, else whole pages.
+  constexpr uint32_t places_per_page() const {
+    return format.packs_clusters ? tokens_per_page() : 1;
+  }
   // Bytes of K and V of one token in full pages, over all layers and heads.
   constexpr size_t token_bytes() const {
     return size_t{num_layers} * num_kv_heads * page_bytes() / tokens_per_page();

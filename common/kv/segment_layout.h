@@ -20,6 +20,10 @@
 //   first_kv_page*p    p*pages      KV pages; clusters in any order, each a run of consecutive
 //                                   pages, no two overlapping
 //
+// In formats that pack clusters the tokens of a (layer, head) fill whole pages in page order, and
+// each cluster begins where the one before it ends, be it within a page. So a segment needs
+// max_pages whatever its clusters are.
+//
 // Where several processes write a segment, each for some of its KV heads (kv_head_range.h), the
 // pages of heads [first, first + count) of all layers lie in a region of their own: count * L *
 // max_pages_per_head pages from first * L * max_pages_per_head behind first_kv_page. What a region
@@ -38,6 +42,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/kv/cluster_place.h"
 #include "common/kv/kv_geometry.h"
 #include "common/kv/kv_head_range.h"
 #include "common/kv/token_code.h"
@@ -71,9 +76,9 @@ static_assert(sizeof(SegmentHeader) == 56 && std::is_trivially_copyable_v<Segmen
 
 // Where the tokens of one cluster are.
 struct ClusterEntry {
-  uint32_t first_page;  // from the start of the extent
-  uint32_t num_tokens;  // 0: an empty cluster, which has no page
-  float radius;         // largest distance of a member key to the mean; finite, >= 0
+  uint32_t first_place;  // from the start of the extent: see ClusterPlace
+  uint32_t num_tokens;   // 0: an empty cluster, which has no page
+  float radius;          // largest distance of a member key to the mean; finite, >= 0
 };
 static_assert(sizeof(ClusterEntry) == 12 && std::is_trivially_copyable_v<ClusterEntry>);
 
@@ -116,10 +121,11 @@ struct SegmentLayout {
                        (kDenseBlockTokens / geometry.tokens_per_page()) * page_bytes;
     tail_bytes = geometry.max_window_blocks() * tail_block_bytes;
     first_kv_page = tail_page + static_cast<uint32_t>(tail_bytes / page_bytes);
-    // Each cluster wastes less than one page: m clusters of n tokens need at most
-    // (n + m * (tokens_per_page - 1)) / tokens_per_page pages.
+    // Each cluster that is not packed wastes less than one page: m clusters of n tokens need at
+    // most (n + m * (tokens_per_page - 1)) / tokens_per_page pages.
     const uint32_t per_page = geometry.tokens_per_page();
-    max_pages_per_head = (num_tokens + num_clusters * (per_page - 1)) / per_page;
+    const uint32_t wasted = geometry.format.packs_clusters ? 0 : num_clusters * (per_page - 1);
+    max_pages_per_head = (num_tokens + wasted) / per_page;
     max_pages = first_kv_page + geometry.num_layers * geometry.num_kv_heads * max_pages_per_head;
   }
 

@@ -32,7 +32,7 @@ struct ServedModel {
   int32_t head_dim = 0;
   std::string compute_dtype;  // "bf16" or "f32"
   std::string kv_dtype;       // type of keys and values: "int8", "bf16" or "f32"
-  std::string index_dtype;    // the wave index: "coded", "int8", "bf16" or "f32"
+  std::string index_dtype;    // the wave index: "coded", "packed", "int8", "bf16" or "f32"
   std::string weights_dtype;  // as WeightsDtype: "fp8", "int4", or the type of the numbers
   std::string weight_scales;  // as WeightScalesFrom; empty: stored as numbers
   std::string backend;        // "cpu" or "cuda"

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/kv/cluster_place.h"
 #include "common/kv/kv_geometry.h"
 #include "common/kv/token_code.h"
 #include "gpu_worker/device/device_span.h"
@@ -25,9 +26,9 @@ namespace retroinfer {
 
 // Where a cluster's tokens lie in the arena, and how far they spread.
 struct MetaEntry {
-  PageId first_page;    // global page id; the cluster's pages are consecutive
-  uint32_t num_tokens;  // 0: empty, masked everywhere
-  float radius;         // largest distance of a member key to the centroid
+  uint32_t first_place;  // from the start of the arena: see ClusterPlace
+  uint32_t num_tokens;   // 0: empty, masked everywhere
+  float radius;          // largest distance of a member key to the centroid
 };
 
 // Where the code of a token lies.

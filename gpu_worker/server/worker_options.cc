@@ -60,8 +60,9 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
   app.add_option("--index-dtype", options->index_dtype,
                  "Type of the wave index; auto: as keys and values. With "
                  "int8 more clusters are retrieved, which reads as many bytes; coded: int8 and a "
-                 "code of each token, by which pages are chosen")
-      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16", "f32"}))
+                 "code of each token, by which pages are chosen; packed: int8, and clusters "
+                 "without gaps, which take less of the arena")
+      ->check(CLI::IsMember({"auto", "coded", "packed", "int8", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; fp8, int4: rounded to 8 or 4 bits while they are "

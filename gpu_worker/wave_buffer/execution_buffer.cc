@@ -6,7 +6,9 @@ namespace retroinfer {
 
 int64_t ExecutionBuffer::MaxPages(const KvGeometry& geometry, int64_t max_clusters) {
   const int64_t per_page = geometry.tokens_per_page();
-  return max_clusters * (int64_t{kTokensPerCluster} + per_page - 1) / per_page;
+  // Of packed clusters each may begin within a page that another one has as well.
+  const int64_t shared = geometry.format.packs_clusters ? 1 : 0;
+  return max_clusters * (int64_t{kTokensPerCluster} + per_page - 1 + shared) / per_page;
 }
 
 MemoryNeed ExecutionBuffer::MemoryOf(const KvGeometry& geometry, int32_t max_batch,

@@ -16,7 +16,8 @@ namespace retroinfer {
 class ExecutionBuffer {
  public:
   // Pages that hold any choice of clusters of one KV head of a sequence with `max_clusters`
-  // clusters of 16 tokens on average: each cluster may leave its last page part-filled.
+  // clusters of 16 tokens on average: each cluster may leave its last page part-filled, or share
+  // its first one.
   static int64_t MaxPages(const KvGeometry& geometry, int64_t max_clusters);
 
   static absl::StatusOr<ExecutionBuffer> Create(Device& device, const KvGeometry& geometry,

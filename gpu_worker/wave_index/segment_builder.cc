@@ -8,6 +8,7 @@
 #include "common/kv/segment_layout.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/index/places_check.h"
 
 namespace retroinfer {
 namespace {
@@ -24,6 +25,8 @@ absl::StatusOr<std::unique_ptr<SegmentBuilder>> SegmentBuilder::Create(
         "a pool of ", meta_pool.geometry.num_kv_heads, " KV heads for heads ", limits.heads.first,
         " to ", limits.heads.first + limits.heads.count, " of ", limits.heads.total));
   }
+  RETURN_IF_ERROR(CheckPlaces(arena.device.size() / meta_pool.geometry.page_bytes(),
+                              meta_pool.geometry, "segment builder"));
   auto builder = absl::WrapUnique(
       new SegmentBuilder(device, ops, background, meta_pool, arena, settings, limits));
   RETURN_IF_ERROR(builder->Allocate());

@@ -54,7 +54,8 @@ class SegmentBuilder {
     KvHeadRange heads;  // of the arena's, that the pool has
   };
 
-  // `background` must outlive the builder.
+  // `background` must outlive the builder. Returns INVALID_ARGUMENT for heads that the pool does
+  // not have, and for an arena that entries of the index cannot count (CheckPlaces).
   static absl::StatusOr<std::unique_ptr<SegmentBuilder>> Create(
       Device& device, Ops& ops, Stream& background, const MetaPoolView& meta_pool,
       const ArenaView& arena, const WaveIndexSettings& settings, const Limits& limits);

@@ -2,10 +2,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/named_segment.h"
 #include "common/log/check.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -19,6 +22,24 @@ absl::Status CheckEntry(size_t index, const ClusterEntry& cluster, uint32_t toke
   if (cluster.radius >= 0 && std::isfinite(cluster.radius)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("segment image: cluster ", index, " has radius ",
                                                  cluster.radius, ", needs a finite one >= 0"));
+}
+
+// Takes pages [begin, end) that hold KV, for what `subject` has there.
+absl::Status TakePages(const std::string& subject, uint64_t begin, uint64_t end,
+                       uint32_t first_kv_page, std::vector<bool>* taken) {
+  if (begin < first_kv_page || end > taken->size()) {
+    return absl::InvalidArgumentError(absl::StrCat("segment image: ", subject, " has pages ", begin,
+                                                   " to ", end, ", needs pages from ",
+                                                   first_kv_page, " to ", taken->size()));
+  }
+  for (uint64_t page = begin; page < end; ++page) {
+    if ((*taken)[page]) {
+      return absl::InvalidArgumentError(absl::StrCat("segment image: page ", page, " of ", subject,
+                                                     " belongs to another cluster too"));
+    }
+    (*taken)[page] = true;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -47,32 +68,54 @@ absl::StatusOr<std::vector<ClusterPages>> ClusterMap::Find(size_t head,
   const size_t row_bytes = entries.size() * sizeof(ClusterEntry);
   std::memcpy(entries.data(), extent_.data() + layout_.clusters_offset + head * row_bytes,
               row_bytes);
+  if (absl::Status status = Check(entries, taken); !status.ok()) return status;
   std::vector<ClusterPages> clusters(entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].num_tokens == 0) continue;
+    const ClusterPlace place = PlaceOf(entries[i]);
+    const uint64_t num_pages = place.NumPages(entries[i].num_tokens, geometry_.tokens_per_page());
+    clusters[i] = {{first_page_ + place.first_page, static_cast<uint32_t>(num_pages)},
+                   entries[i].num_tokens};
+  }
+  return clusters;
+}
+
+absl::Status ClusterMap::Check(std::span<const ClusterEntry> entries,
+                               std::vector<bool>* taken) const {
+  const bool is_packed = geometry_.format.packs_clusters;
+  std::optional<uint64_t> first_place;  // of the first cluster that has tokens
   uint64_t tokens = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
     const ClusterEntry& entry = entries[i];
     if (entry.num_tokens == 0) continue;
-    if (absl::Status status = CheckEntry(i, entry, num_tokens_); !status.ok()) return status;
-    tokens += entry.num_tokens;
-    const uint64_t end = uint64_t{entry.first_page} + geometry_.pages_of(entry.num_tokens);
-    if (entry.first_page < layout_.first_kv_page || end > taken->size()) {
+    RETURN_IF_ERROR(CheckEntry(i, entry, num_tokens_));
+    const uint64_t place = entry.first_place;
+    if (is_packed && place != first_place.value_or(place) + tokens) {
       return absl::InvalidArgumentError(
-          absl::StrCat("segment image: cluster ", i, " has pages ", entry.first_page, " to ", end,
-                       ", needs pages from ", layout_.first_kv_page, " to ", taken->size()));
+          absl::StrCat("segment image: cluster ", i, " begins at place ", place, ", needs ",
+                       *first_place + tokens, ", where the one before ends"));
     }
-    for (uint64_t page = entry.first_page; page < end; ++page) {
-      if ((*taken)[page]) {
-        return absl::InvalidArgumentError(absl::StrCat("segment image: page ", page, " of cluster ",
-                                                       i, " belongs to another cluster too"));
-      }
-      (*taken)[page] = true;
-    }
-    clusters[i] = {{first_page_ + entry.first_page, static_cast<uint32_t>(end - entry.first_page)},
-                   entry.num_tokens};
+    if (!first_place.has_value()) first_place = place;
+    tokens += entry.num_tokens;
+    if (is_packed) continue;
+    RETURN_IF_ERROR(TakePages(absl::StrCat("cluster ", i), place,
+                              place + geometry_.pages_of(entry.num_tokens), layout_.first_kv_page,
+                              taken));
   }
-  if (tokens == num_tokens_) return clusters;
-  return absl::InvalidArgumentError(absl::StrCat("segment image: sum of the clusters' tokens is ",
-                                                 tokens, ", needs ", num_tokens_));
+  if (tokens != num_tokens_) {
+    return absl::InvalidArgumentError(absl::StrCat("segment image: sum of the clusters' tokens is ",
+                                                   tokens, ", needs ", num_tokens_));
+  }
+  if (!is_packed) return absl::OkStatus();
+  const uint32_t per_page = geometry_.tokens_per_page();
+  if (*first_place % per_page != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment image: a head's clusters begin at place ", *first_place,
+                     ", needs the first of a page of ", per_page));
+  }
+  return TakePages("a head", *first_place / per_page,
+                   *first_place / per_page + layout_.max_pages_per_head, layout_.first_kv_page,
+                   taken);
 }
 
 }  // namespace retroinfer::kvstore

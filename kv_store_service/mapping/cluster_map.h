@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
 #include "common/kv/segment_layout.h"
@@ -20,7 +21,8 @@ namespace retroinfer::kvstore {
 
 // Where one cluster is.
 struct ClusterPages {
-  PageRun pages;            // count 0 for an empty cluster
+  PageRun pages;            // count 0 for an empty cluster; a packed one may share its first page
+                            // with the one before, and its last one with the one behind
   uint32_t num_tokens = 0;  // in those pages
 
   friend bool operator==(const ClusterPages&, const ClusterPages&) = default;
@@ -51,11 +53,18 @@ class ClusterMap {
   // REQUIRES: head < num_heads(); taken->size() is the number of pages.
   // Returns:  INVALID_ARGUMENT, naming the cluster and both values, unless each cluster's pages lie
   //           between the index and the end of the extent and are not taken yet, radii are finite
-  //           and not negative, and the clusters have num_tokens tokens in sum.
+  //           and not negative, and the clusters have num_tokens tokens in sum. Where clusters are
+  //           packed, the pages are the head's, and each cluster begins where the one before ends.
   // Cost:     O(clusters + pages of the head).
   absl::StatusOr<std::vector<ClusterPages>> Find(size_t head, std::vector<bool>* taken) const;
 
  private:
+  ClusterPlace PlaceOf(const ClusterEntry& entry) const {
+    return {entry.first_place, geometry_.places_per_page()};
+  }
+  // What Find() requires of the entries of one head.
+  absl::Status Check(std::span<const ClusterEntry> entries, std::vector<bool>* taken) const;
+
   const std::span<const std::byte> extent_;
   const PageId first_page_;
   const KvGeometry geometry_;

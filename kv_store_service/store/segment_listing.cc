@@ -62,7 +62,6 @@ absl::StatusOr<SegmentClusters> SegmentListing::FindClusters(uint64_t extent_id,
     if (!status.ok()) break;
     for (const ClusterPages& cluster : *clusters) {
       found.num_empty += cluster.num_tokens == 0;
-      found.num_pages += cluster.pages.count;
       found.max_tokens = std::max(found.max_tokens, cluster.num_tokens);
     }
     found.num_clusters += clusters->size();
@@ -76,6 +75,7 @@ absl::StatusOr<SegmentClusters> SegmentListing::FindClusters(uint64_t extent_id,
     return absl::AbortedError(
         absl::StrCat("the segment of extent ", extent_id, " has left the arena meanwhile"));
   }
+  found.num_pages = static_cast<uint64_t>(std::count(taken.begin(), taken.end(), true));
   if (status.ok()) return found;
   return absl::DataLossError(
       absl::StrCat("extent ", extent_id,

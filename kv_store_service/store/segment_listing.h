@@ -24,7 +24,7 @@ struct ExtentListing {
 struct SegmentClusters {
   uint64_t num_clusters = 0;  // over all layers and KV heads
   uint64_t num_empty = 0;     // clusters without a token
-  uint64_t num_pages = 0;     // pages of all clusters
+  uint64_t num_pages = 0;     // pages of all clusters, each once
   uint32_t max_tokens = 0;    // of the largest cluster
   uint32_t tokens_per_page = 0;
   std::vector<ClusterPages> of_head;  // of the head that was asked for

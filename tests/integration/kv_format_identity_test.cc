@@ -41,9 +41,9 @@ class KvFormatIdentityTest : public testing::TestWithParam<KvFormat> {
     EXPECT_EQ((*engine)->model().index_dtype, IndexName(format));
     // What an index in 8 bits leaves of the bytes buys clusters; codes choose pages instead.
     EXPECT_EQ((*engine)->model().default_attention.retrieval_ratio,
-              IndexName(format) == "coded"  ? 0.024
-              : IndexName(format) == "int8" ? 0.035
-                                            : 0.018);
+              IndexName(format) == "coded"              ? 0.024
+              : format.centroid.element == DType::kInt8 ? 0.035
+                                                        : 0.018);
     engine_ = *std::move(engine);
   }
   void RestartBoth(const KvFormat& format) {

@@ -107,7 +107,7 @@ inline CodedAttention::Cluster CodedAttention::ReadCluster(int32_t number) const
           LevelOf(reinterpret_cast<const uint8_t*>(codes) + at.in_block * layout.code_bytes, i));
     }
     const auto page = TokenNumbers(
-        arena_.subspan(size_t{entry.first_page + t / per_page} * kPageBytes, kPageBytes),
+        arena_.subspan(size_t{entry.first_place + t / per_page} * kPageBytes, kPageBytes),
         geometry.format.token, geometry.head_dim);
     const auto key = page.begin() + static_cast<int64_t>(t % per_page * d);
     const auto value = key + static_cast<int64_t>(per_page * d);

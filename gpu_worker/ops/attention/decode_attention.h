@@ -16,10 +16,11 @@
 
 namespace retroinfer {
 
-// A page of the execution buffer.
+// A page of the execution buffer, or what of it is one cluster's. The values of its tokens are
+// PageLayout::values_offset behind their keys, whichever key is the first.
 struct PageRef {
-  const std::byte* page;  // device address
-  int32_t num_tokens;     // 1 to tokens_per_page
+  const std::byte* page;  // device address of the first key
+  int32_t num_tokens;     // 1 to tokens_per_page; nothing behind them is read
   uint32_t origin;        // PageOrigin(); nobody computes with it
 };
 

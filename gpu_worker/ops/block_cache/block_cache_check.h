@@ -8,6 +8,7 @@
 #include "gpu_worker/ops/block_cache/log_snapshot.h"
 #include "gpu_worker/ops/block_cache/page_lookup.h"
 #include "gpu_worker/ops/block_cache/release_pages.h"
+#include "gpu_worker/ops/index/places_check.h"
 
 namespace retroinfer {
 
@@ -31,6 +32,7 @@ inline absl::Status CheckPageLookup(const PageLookupArgs& args) {
   constexpr char kOp[] = "page_lookup";
   RETURN_IF_ERROR(CheckBlockCache(args.cache, kOp));
   RETURN_IF_ERROR(args.pool.geometry.Validate());
+  RETURN_IF_ERROR(CheckPlaces(args.cache.page_slot.size(), args.pool.geometry, kOp));
   RETURN_IF_ERROR(CheckArg(args.counters != nullptr, kOp, "needs counters"));
   RETURN_IF_ERROR(
       CheckArg(args.num_kv_heads == static_cast<int32_t>(args.pool.geometry.num_kv_heads) &&

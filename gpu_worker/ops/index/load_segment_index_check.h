@@ -5,6 +5,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/index/load_segment_index.h"
+#include "gpu_worker/ops/index/places_check.h"
 
 namespace retroinfer {
 
@@ -12,6 +13,9 @@ inline absl::Status CheckLoadSegmentIndex(const LoadSegmentIndexArgs& args) {
   constexpr char kOp[] = "load_segment_index";
   const KvGeometry& geometry = args.pool.geometry;
   RETURN_IF_ERROR(geometry.Validate());
+  RETURN_IF_ERROR(
+      CheckPlaces(uint64_t{args.extent_first_page} + args.extent.size() / geometry.page_bytes(),
+                  geometry, kOp));
   RETURN_IF_ERROR(
       CheckArg(args.layer < geometry.num_layers, kOp, "layer is outside of the pool's geometry"));
   RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 && args.num_tokens % kDecodeSegmentTokens == 0 &&

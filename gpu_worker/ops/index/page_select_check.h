@@ -18,6 +18,7 @@ inline absl::Status CheckPageSelect(const PageSelectArgs& args, DType activation
   const int64_t kv_heads = geometry.num_kv_heads;
   const int64_t batch = args.queries.rows;
   const int64_t query_heads = args.queries.cols / geometry.head_dim;
+  RETURN_IF_ERROR(CheckArg(geometry.places_per_page() == 1, kOp, "needs clusters of whole pages"));
   RETURN_IF_ERROR(CheckArg(geometry.format.token_code_bits == 2, kOp,
                            "needs codes of 2 bits a channel; format ",
                            AbslView(geometry.format.name), " has none"));

@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/index/places_check.h"
 #include "gpu_worker/ops/index/write_segment.h"
 
 namespace retroinfer {
@@ -12,6 +13,9 @@ inline absl::Status CheckWriteSegment(const WriteSegmentArgs& args) {
   constexpr char kOp[] = "write_segment";
   const KvGeometry& geometry = args.geometry;
   RETURN_IF_ERROR(geometry.Validate());
+  RETURN_IF_ERROR(
+      CheckPlaces(uint64_t{args.extent_first_page} + args.extent.size() / geometry.page_bytes(),
+                  geometry, kOp));
   RETURN_IF_ERROR(CheckArg(args.pool.geometry == geometry && args.layer < geometry.num_layers &&
                                args.kv.num_kv_heads == geometry.num_kv_heads &&
                                args.kv.head_dim == geometry.head_dim &&

@@ -28,6 +28,8 @@ TEST(KvFormatTest, NumbersAndNamesThatFilesHaveStay) {
   EXPECT_EQ(*KvFormatOfNumber(7), kInt8CodedKv);
   EXPECT_EQ(*KvFormatNamed("bf16", "coded"), kBf16CodedKv);
   EXPECT_EQ(*KvFormatNamed("int8", "coded"), kInt8CodedKv);
+  EXPECT_EQ(*KvFormatNamed("int8", "packed"), kInt8PackedKv);
+  EXPECT_EQ(*KvFormatNamed("bf16", "packed"), kBf16PackedKv);
 }
 
 TEST(KvFormatTest, EachFormatIsFoundByItsNumberAndItsName) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "common/kv/cluster_place.h"
 #include "common/kv/segment_layout.h"
 
 namespace retroinfer {
@@ -51,6 +53,44 @@ TEST(SegmentLayoutTest, PartsDoNotOverlapAndTheExtentSufficesForTheWorstClusters
   // 511 clusters of 13 tokens (4 pages, 3 places wasted) and one with the rest.
   const uint32_t rest = kPrefillSegmentTokens - 511 * 13;
   EXPECT_LE(511 * kLlama8b.pages_of(13) + kLlama8b.pages_of(rest), layout.max_pages_per_head);
+}
+
+TEST(SegmentLayoutTest, PackedClustersNeedWhatTheirTokensNeed) {
+  const KvGeometry packed{32, 8, 128, kInt8PackedKv}, apart{32, 8, 128, kInt8Kv};
+  for (const uint32_t num_tokens : {kDecodeSegmentTokens, kPrefillSegmentTokens}) {
+    const SegmentLayout layout(packed, num_tokens);
+    EXPECT_EQ(layout.max_pages_per_head, num_tokens / 8);
+    EXPECT_EQ(layout.max_pages, layout.first_kv_page + 32 * 8 * num_tokens / 8);
+    EXPECT_EQ(layout.first_kv_page, SegmentLayout(apart, num_tokens).first_kv_page);
+    EXPECT_EQ(SegmentLayout(apart, num_tokens).max_pages_per_head,
+              num_tokens / 8 + num_tokens / 16 * 7 / 8);
+  }
+  EXPECT_EQ(packed.places_per_page(), 8u);
+  EXPECT_EQ(apart.places_per_page(), 1u);
+}
+
+TEST(ClusterPlaceTest, CountsThePagesAndTheTokensInEach) {
+  const ClusterPlace whole(7, 1);
+  EXPECT_EQ(whole.first_page, 7u);
+  EXPECT_EQ(whole.NumPages(0, 8), 0u);
+  EXPECT_EQ(whole.NumPages(17, 8), 3u);
+  EXPECT_EQ(whole.NumIn(0, 17, 8), 8u);
+  EXPECT_EQ(whole.NumIn(2, 17, 8), 1u);
+  const ClusterPlace within(7 * 8 + 5, 8);
+  EXPECT_EQ(within.first_page, 7u);
+  EXPECT_EQ(within.skipped, 5u);
+  for (const auto& [tokens, pages] : {std::pair{0u, 0u}, {1u, 1u}, {3u, 1u}, {4u, 2u}, {12u, 3u}}) {
+    EXPECT_EQ(within.NumPages(tokens, 8), pages) << tokens;
+    uint32_t sum = 0;
+    for (uint32_t i = 0; i < pages; ++i) {
+      EXPECT_EQ(within.FirstIn(i), i == 0 ? 5u : 0u);
+      EXPECT_LE(within.FirstIn(i) + within.NumIn(i, tokens, 8), 8u);
+      sum += within.NumIn(i, tokens, 8);
+    }
+    EXPECT_EQ(sum, tokens);
+  }
+  EXPECT_EQ(ClusterPlace(UINT32_MAX, 8).NumPages(UINT32_MAX, 8), (uint64_t{7} + UINT32_MAX + 7) / 8)
+      << "hostile sizes do not wrap";
 }
 
 TEST(KvGeometryTest, WindowLayersAreThereWithAWindowOrNotAtAll) {

@@ -192,8 +192,8 @@ class BlockCacheRandomTest : public testing::Test {
         const PageRef& ref = refs[next++];
         ASSERT_EQ(ref.num_tokens, static_cast<int32_t>(std::min(4u, entry.num_tokens - i * 4)));
         ASSERT_TRUE(
-            HasPattern(entry.first_page + i, segment.version, lookup_.PageBytes(ref).data()))
-            << "page " << entry.first_page + i << " read from a wrong place";
+            HasPattern(entry.first_place + i, segment.version, lookup_.PageBytes(ref).data()))
+            << "page " << entry.first_place + i << " read from a wrong place";
       }
     }
     ASSERT_EQ(next, refs.size());

@@ -62,7 +62,7 @@ class SegmentBuilderTest : public testing::TestWithParam<BackendParam> {
       *num_tokens += entries[c].num_tokens;
       for (uint32_t i = 0; i < entries[c].num_tokens; ++i) {
         const uint32_t per_page = geometry_.tokens_per_page();
-        const std::byte* at = extent + size_t{entries[c].first_page + i / per_page} * kPageBytes +
+        const std::byte* at = extent + size_t{entries[c].first_place + i / per_page} * kPageBytes +
                               i % per_page * geometry_.page().vector_bytes;
         const auto key =
             FromBytes(std::span(at, geometry_.page().vector_bytes), geometry_.format.token.element);
@@ -218,6 +218,24 @@ TEST_P(SegmentBuilderTest, ATicketIsReusedWhileTheBackgroundStillWorksForTheOldS
   Finish(*ticket);
   ExpectHoldsTokens(target, 0, kv, 4);
   ExpectHoldsTokens(target, 1, kv, 4);
+}
+
+// 2^32 places of tokens, 16 of them a page of 2 KiB, are 512 GiB.
+TEST_P(SegmentBuilderTest, AnArenaThatEntriesCannotCountIsRefused) {
+  const KvGeometry packed{2, 2, 64, kInt8PackedKv};
+  const DeviceBuffer pool = data_.Allocate(MetaPoolView::BlockBytes(packed));
+  const auto create = [&](const KvGeometry& geometry, uint64_t arena_bytes) {
+    const DeviceSpan<std::byte> arena(pool.bytes().device_data(), arena_bytes);  // nobody reads it
+    return SegmentBuilder::Create(*backend_->device, *backend_->ops, *backend_->background,
+                                  {pool.bytes(), geometry}, {{}, arena}, {},
+                                  {.max_open_segments = 1})
+        .status();
+  };
+  EXPECT_TRUE(create(packed, uint64_t{512} << 30).ok());
+  const absl::Status refused = create(packed, (uint64_t{512} << 30) + kPageBytes);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("smaller --arena-bytes"), std::string::npos) << refused;
+  EXPECT_TRUE(create({2, 2, 64, kInt8Kv}, uint64_t{4} << 40).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SegmentBuilderTest, testing::ValuesIn(AvailableBackends()),

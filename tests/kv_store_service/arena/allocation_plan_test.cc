@@ -217,6 +217,7 @@ ContextsHeld HoldContexts(const KvGeometry& geometry, uint64_t arena_bytes, size
   const auto used = [&](uint32_t pages) {
     const SegmentLayout& layout = pages == large.max_pages ? large : small;
     const uint32_t per_page = geometry.tokens_per_page();
+    if (geometry.format.packs_clusters) return pages;
     const uint64_t clusters =
         uint64_t{geometry.num_layers} * geometry.num_kv_heads * layout.num_clusters;
     return static_cast<uint32_t>(pages - clusters * (per_page - 1) / (2 * per_page));
@@ -229,6 +230,7 @@ ContextsHeld HoldContexts(const KvGeometry& geometry, uint64_t arena_bytes, size
     for (const PageRun& extent : plan->extents) EXPECT_TRUE(allocator.Take(extent).ok());
     for (const PageRun& extent : plan->extents) {
       const uint32_t pages = used(extent.count);
+      if (pages == extent.count) continue;
       allocator.Free({static_cast<PageId>(extent.first + pages), extent.count - pages});
     }
     ++held.contexts;
@@ -250,6 +252,17 @@ TEST(AllocationPlanOfContextsTest, SmallExtentsLieBehindLargeSegmentsWhereTheyFi
   EXPECT_EQ(HoldContexts(eight_bits, kArena, 13, 8).contexts, 11);
   EXPECT_EQ(HoldContexts(sixteen_bits, kArena, 14, 8).contexts, 6);
   EXPECT_EQ(HoldContexts({32, 8, 128, kBf16Int8Kv}, kArena, 14, 8).contexts, 6);
+}
+
+// Packed clusters need what a segment has of tokens, whatever they are: nothing is left behind a
+// segment, and no room is reserved that is not used.
+TEST(AllocationPlanOfContextsTest, MoreContextsFitWhereClustersArePacked) {
+  constexpr uint64_t kArena = uint64_t{115} << 30;
+  const KvGeometry eight_bits{32, 8, 128, kInt8PackedKv}, sixteen_bits{32, 8, 128, kBf16PackedKv};
+  EXPECT_EQ(HoldContexts(eight_bits, kArena, 14, 8).contexts, 14);
+  EXPECT_EQ(HoldContexts(eight_bits, kArena, 14, 9).contexts, 14);  // an answer of two segments
+  EXPECT_EQ(HoldContexts(eight_bits, uint64_t{98} << 30, 14, 9).contexts, 12);
+  EXPECT_EQ(HoldContexts(sixteen_bits, kArena, 14, 8).contexts, 7);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ TEST_F(StateFileTest, IgnoresWhatItDoesNotUnderstand) {
   // As written before formats had a description of their own.
   ASSERT_NE(good.find("\ndtype 1\n"), std::string::npos) << good;
   std::string unknown = good;
-  unknown.replace(unknown.find("dtype 1"), 7, "dtype 9");
+  unknown.replace(unknown.find("dtype 1"), 7, "dtype 99");
   for (const std::string& text :
        {unknown, std::string(), std::string("garbage"), std::string(100'000, 'x'), good.substr(5),
         good.substr(0, good.size() / 2), "retroinfer-store-state 2\n" + good,

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "common/kv/named_segment.h"
 #include "tests/kv_store_service/segment_writer.h"
@@ -69,15 +71,86 @@ TEST_F(ClusterMapTest, RefusesWhatTheWorkerMayHaveWrittenMeanwhile) {
   entries()[5].num_tokens -= 1;
   ExpectRefused("sum of the clusters' tokens is 1023");
   entries()[5] = good;
-  entries()[5].first_page = layout_.first_kv_page - 1;
+  entries()[5].first_place = layout_.first_kv_page - 1;
   ExpectRefused("needs pages from");
-  entries()[5].first_page = std::numeric_limits<uint32_t>::max();
+  entries()[5].first_place = std::numeric_limits<uint32_t>::max();
   ExpectRefused("needs pages from");
-  entries()[5].first_page = entries()[4].first_page;
+  entries()[5].first_place = entries()[4].first_place;
   ExpectRefused("belongs to another cluster too");
   entries()[5] = good;
   entries()[5].radius = std::numeric_limits<float>::quiet_NaN();
   ExpectRefused("radius");
+}
+
+// A segment whose clusters are packed: 16 tokens of a key of 64 bytes in a page.
+class PackedClusterMapTest : public testing::Test {
+ protected:
+  static constexpr KvGeometry kGeometry{2, 2, 64, kInt8PackedKv};
+
+  PackedClusterMapTest() : layout_(kGeometry, 1024), bytes_(layout_.max_pages * kPageBytes) {
+    used_pages_ = WriteSegment(bytes_, kGeometry, 4, 1024);
+  }
+
+  absl::StatusOr<std::vector<ClusterPages>> Find(size_t head) {
+    std::vector<bool> taken(bytes_.size() / kPageBytes);
+    return ClusterMap(bytes_, kFirstPage, kGeometry, 1024).Find(head, &taken);
+  }
+  ClusterEntry* entries() {
+    return reinterpret_cast<ClusterEntry*>(bytes_.data() + layout_.clusters_offset);
+  }
+  void ExpectRefused(const std::string& message) {
+    const auto found = Find(0);
+    EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(found.status().message()), HasSubstr(message));
+  }
+
+  const SegmentLayout layout_;
+  std::vector<std::byte> bytes_;
+  uint32_t used_pages_ = 0;
+};
+
+TEST_F(PackedClusterMapTest, NeedsWhatItsTokensNeedAndNeighboursShareAPage) {
+  EXPECT_EQ(used_pages_, layout_.max_pages);
+  EXPECT_EQ(layout_.max_pages, layout_.first_kv_page + 4 * 1024 / 16);
+  const auto found = Find(1);
+  ASSERT_TRUE(found.ok()) << found.status();
+  const PageId first = kFirstPage + layout_.first_kv_page + 1024 / 16;  // behind those of head 0
+  EXPECT_EQ((*found)[0], (ClusterPages{{first, 1}, 15}));
+  EXPECT_EQ((*found)[1], (ClusterPages{{first, 2}, 17}));  // the last place of one, all of another
+  EXPECT_EQ((*found)[2], (ClusterPages{{first + 2, 1}, 15}));
+  EXPECT_EQ((*found)[63], ClusterPages{}) << "an empty cluster";
+}
+
+TEST_F(PackedClusterMapTest, HeadsShareNoPage) {
+  const ClusterMap map(bytes_, kFirstPage, kGeometry, 1024);
+  std::vector<bool> taken(bytes_.size() / kPageBytes);
+  for (size_t head = 0; head < map.num_heads(); ++head) EXPECT_TRUE(map.Find(head, &taken).ok());
+  EXPECT_EQ(std::count(taken.begin(), taken.end(), true), 4 * 1024 / 16);
+  EXPECT_FALSE(map.Find(0, &taken).ok()) << "its pages are taken";
+}
+
+TEST_F(PackedClusterMapTest, RefusesClustersThatDoNotFollowEachOther) {
+  const std::vector<ClusterEntry> good(entries(), entries() + 64);
+  const auto restore = [&] { std::copy(good.begin(), good.end(), entries()); };
+  ++entries()[5].first_place;
+  ExpectRefused("cluster 5 begins at place");
+  entries()[5].first_place = entries()[4].first_place;
+  ExpectRefused("cluster 5 begins at place");
+  restore();
+  entries()[5].num_tokens -= 1;
+  ExpectRefused("cluster 6 begins at place");
+  restore();
+  for (size_t i = 0; i < 63; ++i) entries()[i].first_place += 3;
+  ExpectRefused("needs the first of a page of 16");
+  restore();
+  for (size_t i = 0; i < 63; ++i) entries()[i].first_place -= 16;
+  ExpectRefused("needs pages from");
+  restore();
+  for (size_t i = 0; i < 63; ++i) entries()[i].first_place += (used_pages_ << 4);
+  ExpectRefused("needs pages from");
+  restore();
+  for (size_t i = 0; i < 64; ++i) entries()[i].num_tokens = 0;
+  ExpectRefused("sum of the clusters' tokens is 0");
 }
 
 TEST(NumClustersTest, ASegmentHasOneForSixteenTokensOfAHeadAndABlockNone) {

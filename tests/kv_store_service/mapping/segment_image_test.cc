@@ -117,7 +117,7 @@ TEST_F(SegmentImageTest, RefusesEveryWrongHeaderField) {
   damaged("num_kv_heads", [](SegmentHeader& h) { h.num_kv_heads = 1; });
   damaged("head_dim", [](SegmentHeader& h) { h.head_dim = 128; });
   damaged("KV format is 1 (f32), needs 2 (bf16)", [](SegmentHeader& h) { h.format = 1; });
-  damaged("KV format is 9 (unknown)", [](SegmentHeader& h) { h.format = 9; });
+  damaged("KV format is 99 (unknown)", [](SegmentHeader& h) { h.format = 99; });
   damaged("token_begin", [](SegmentHeader& h) { h.token_begin = 1028; });
   damaged("num_window_layers", [](SegmentHeader& h) { h.num_window_layers = 1; });
   damaged("window_tokens", [](SegmentHeader& h) { h.window_tokens = 1; });
@@ -137,16 +137,16 @@ TEST_F(SegmentImageTest, RefusesClustersThatDoNotPartitionTheTokens) {
 }
 
 TEST_F(SegmentImageTest, RefusesPagesOutsideTheSegment) {
-  clusters()[70].first_page = layout_.first_kv_page - 1;
+  clusters()[70].first_place = layout_.first_kv_page - 1;
   ExpectRefused("(layer 0, head 1)");
-  clusters()[70].first_page = used_pages_ - 1;
+  clusters()[70].first_place = used_pages_ - 1;
   ExpectRefused("cluster 6 has pages");
-  clusters()[70].first_page = UINT32_MAX;
+  clusters()[70].first_place = UINT32_MAX;
   ExpectRefused("cluster 6 has pages");
 }
 
 TEST_F(SegmentImageTest, RefusesPagesOfTwoClusters) {
-  clusters()[200].first_page = clusters()[3].first_page + 1;
+  clusters()[200].first_place = clusters()[3].first_place + 1;
   ExpectRefused("belongs to another cluster too");
 }
 

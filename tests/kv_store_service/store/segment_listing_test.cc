@@ -75,7 +75,7 @@ TEST_F(SegmentListingTest, AnIndexThatWasChangedIsNotBelieved) {
       BytesOf(reservation_.extents[0]).data() + SegmentLayout(kTinyGeometry, 1024).clusters_offset;
   ClusterEntry entry;
   std::memcpy(&entry, index, sizeof(entry));
-  entry.first_page = 0;
+  entry.first_place = 0;
   std::memcpy(index, &entry, sizeof(entry));
   EXPECT_EQ(Find(committed()).status().code(), absl::StatusCode::kDataLoss);
 }

@@ -17,16 +17,26 @@
 namespace retroinfer::cpu {
 namespace {
 
+// A page of the execution buffer: `skipped` of its tokens come before the `num_tokens` that are
+// attended.
+struct WantedPage {
+  PageId page;
+  uint32_t skipped;
+  uint32_t num_tokens;
+  uint32_t place;  // in its cluster
+};
+
 // The pages of one sequence and KV head, chosen ones or those of the clusters, in the order of the
-// execution buffer.
+// execution buffer: visit(index, page).
 template <typename Visit>
 void ForEachPage(const PageLookupArgs& args, int32_t sequence, uint32_t head, Visit visit) {
   const uint32_t per_page = args.pool.geometry.tokens_per_page();
+  const uint32_t places_per_page = args.pool.geometry.places_per_page();
   const int64_t row = int64_t{sequence} * args.num_kv_heads + head;
   if (!args.num_chosen.empty()) {
     const ChosenPage* const chosen = args.chosen.device_data() + row * args.max_chosen;
     for (int32_t i = 0; i < args.num_chosen.device_data()[row]; ++i) {
-      visit(int64_t{i}, chosen[i].page, int32_t{chosen[i].num_tokens}, uint32_t{chosen[i].place});
+      visit(int64_t{i}, WantedPage{chosen[i].page, 0, chosen[i].num_tokens, chosen[i].place});
     }
     return;
   }
@@ -37,11 +47,11 @@ void ForEachPage(const PageLookupArgs& args, int32_t sequence, uint32_t head, Vi
     const uint32_t cluster = static_cast<uint32_t>(clusters[i]);
     const MetaEntry& entry = args.pool.Entries(block_ids[cluster / kClustersPerMetaBlock],
                                                args.layer, head)[cluster % kClustersPerMetaBlock];
-    PageId page = entry.first_page;
-    for (uint32_t left = entry.num_tokens; left > 0; ++page, ++index) {
-      const uint32_t tokens = std::min(left, per_page);
-      left -= tokens;
-      visit(index, page, static_cast<int32_t>(tokens), page - entry.first_page);
+    const ClusterPlace place(entry.first_place, places_per_page);
+    const uint64_t num_pages = place.NumPages(entry.num_tokens, per_page);
+    for (uint32_t k = 0; k < num_pages; ++k, ++index) {
+      visit(index, WantedPage{place.first_page + k, place.FirstIn(k),
+                              place.NumIn(k, entry.num_tokens, per_page), k});
     }
   }
 }
@@ -61,14 +71,15 @@ class Lookup {
     PageRef* refs = args_.pages.device_data() +
                     (int64_t{sequence} * args_.num_kv_heads + head) * args_.max_pages;
     int64_t num_pages = 0;
-    ForEachPage(args_, sequence, head,
-                [&](int64_t index, PageId page, int32_t tokens, uint32_t place) {
-                  RI_CHECK(index < args_.max_pages && page < args_.cache.page_slot.size());
-                  bool is_missed = false;
-                  const std::byte* const found = Find(page, is_missed);
-                  refs[index] = {found, tokens, PageOrigin(place, is_missed)};
-                  num_pages = index + 1;
-                });
+    const size_t vector_bytes = args_.pool.geometry.page().vector_bytes;
+    ForEachPage(args_, sequence, head, [&](int64_t index, const WantedPage& wanted) {
+      RI_CHECK(index < args_.max_pages && wanted.page < args_.cache.page_slot.size());
+      bool is_missed = false;
+      const std::byte* const found = Find(wanted.page, is_missed);
+      refs[index] = {found + wanted.skipped * vector_bytes, static_cast<int32_t>(wanted.num_tokens),
+                     PageOrigin(wanted.place, is_missed)};
+      num_pages = index + 1;
+    });
     return num_pages;
   }
 
@@ -125,13 +136,13 @@ void CopyRow(const PageLookupArgs& args, int32_t sequence, uint32_t head) {
   PageRef* refs =
       args.pages.device_data() + (int64_t{sequence} * args.num_kv_heads + head) * args.max_pages;
   const size_t page_bytes = args.cache.page_bytes;
-  ForEachPage(args, sequence, head,
-              [&](int64_t index, PageId page, int32_t /*tokens*/, uint32_t /*place*/) {
-                const std::byte* const in_arena =
-                    args.cache.arena.device_data() + page * page_bytes;
-                if (!IsMissed(refs[index].origin) || refs[index].page == in_arena) return;
-                std::memcpy(const_cast<std::byte*>(refs[index].page), in_arena, page_bytes);
-              });
+  const size_t vector_bytes = args.pool.geometry.page().vector_bytes;
+  ForEachPage(args, sequence, head, [&](int64_t index, const WantedPage& wanted) {
+    const std::byte* const in_arena = args.cache.arena.device_data() + wanted.page * page_bytes;
+    const std::byte* const found = refs[index].page - wanted.skipped * vector_bytes;
+    if (!IsMissed(refs[index].origin) || found == in_arena) return;
+    std::memcpy(const_cast<std::byte*>(found), in_arena, page_bytes);
+  });
 }
 
 }  // namespace

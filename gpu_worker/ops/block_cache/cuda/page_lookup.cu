@@ -42,7 +42,9 @@ struct LookupParams {
   BlockCacheParams cache;
   MetaRuns runs;
   uint32_t layer;
-  uint32_t per_page;  // tokens
+  uint32_t per_page;         // tokens
+  uint32_t places_per_page;  // that first places count
+  uint32_t vector_bytes;     // of a key, as pages have it
   int32_t num_kv_heads;
   const MetaIndexView* indexes;
   const int32_t* retrieved;
@@ -64,15 +66,16 @@ struct FindShared {
   Scan::TempStorage scan;
   int32_t end[kFindThreads];  // of the cluster's pages, counted from the run's first
   PageId first_page[kFindThreads];
+  uint32_t skipped[kFindThreads];  // tokens of the first page
   uint32_t num_tokens[kFindThreads];
   int32_t warp_misses[kFindWarps];
   uint32_t list_base;
   uint32_t num_hits;
 };
 
-__device__ PageRef RefTo(const std::byte* memory, size_t index, uint32_t num_tokens,
-                         uint32_t origin) {
-  return {memory + index * kPageBytes, static_cast<int32_t>(num_tokens), origin};
+__device__ PageRef RefTo(const std::byte* memory, size_t index, uint32_t offset,
+                         uint32_t num_tokens, uint32_t origin) {
+  return {memory + index * kPageBytes + offset, static_cast<int32_t>(num_tokens), origin};
 }
 
 // Writes a reference in one go.
@@ -103,9 +106,10 @@ __device__ void ListMiss(const LookupParams& params, bool is_miss, PageId page, 
   atomicMin(params.cache.page_slot + page, kPending | place);
 }
 
-// Looks up a page, for place `ref` of the execution buffer. Whether it is missed.
-__device__ bool LookUp(const LookupParams& params, const ChosenPage& page, int64_t ref,
-                       StepStamp step) {
+// Looks up a page, for place `ref` of the execution buffer; `offset`: bytes of it before the first
+// key that is attended. Whether it is missed.
+__device__ bool LookUp(const LookupParams& params, const ChosenPage& page, uint32_t offset,
+                       int64_t ref, StepStamp step) {
   const BlockCacheParams& cache = params.cache;
   // As the CPU's RI_CHECK: an index that leads out of the arena ends the process.
   if (page.page >= cache.num_arena_pages) __trap();
@@ -113,9 +117,9 @@ __device__ bool LookUp(const LookupParams& params, const ChosenPage& page, int64
   const bool is_miss = slot >= kPending;
   const uint32_t origin = PageOrigin(page.place, is_miss);
   if (is_miss) {
-    Store(params.pages + ref, RefTo(cache.arena, page.page, page.num_tokens, origin));
+    Store(params.pages + ref, RefTo(cache.arena, page.page, offset, page.num_tokens, origin));
   } else {
-    Store(params.pages + ref, RefTo(cache.slots, slot, page.num_tokens, origin));
+    Store(params.pages + ref, RefTo(cache.slots, slot, offset, page.num_tokens, origin));
     cache.slot_stamp[slot] = step;
   }
   return is_miss;
@@ -146,12 +150,14 @@ __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t f
       }
       const auto in_cluster = static_cast<uint32_t>(index - (low == 0 ? 0 : shared.end[low - 1]));
       page = shared.first_page[low] + in_cluster;
-      const uint32_t tokens =
-          min(params.per_page, shared.num_tokens[low] - in_cluster * params.per_page);
+      const uint32_t skipped = in_cluster == 0 ? shared.skipped[low] : 0;
+      const uint32_t left =
+          shared.skipped[low] + shared.num_tokens[low] - in_cluster * params.per_page;
+      const uint32_t tokens = min(params.per_page, left) - skipped;
       if (first + index >= params.max_pages) __trap();
       is_miss =
           LookUp(params, {page, static_cast<uint16_t>(tokens), static_cast<uint16_t>(in_cluster)},
-                 ref, step);
+                 skipped * params.vector_bytes, ref, step);
       num_hits += is_miss ? 0 : 1;
     }
     if (__syncthreads_or(is_miss ? 1 : 0) != 0) {
@@ -200,12 +206,13 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
       entry = params.runs.Entries(block_ids[cluster / kClustersPerMetaBlock], params.layer,
                                   head)[cluster % kClustersPerMetaBlock];
     }
-    const auto count =
-        static_cast<int32_t>((entry.num_tokens + params.per_page - 1) / params.per_page);
+    const ClusterPlace place(entry.first_place, params.places_per_page);
+    const auto count = static_cast<int32_t>(place.NumPages(entry.num_tokens, params.per_page));
     int32_t end = 0, all = 0;
     Scan(shared.scan).InclusiveSum(count, end, all);
     shared.end[threadIdx.x] = end;
-    shared.first_page[threadIdx.x] = entry.first_page;
+    shared.first_page[threadIdx.x] = place.first_page;
+    shared.skipped[threadIdx.x] = place.skipped;
     shared.num_tokens[threadIdx.x] = entry.num_tokens;
     __syncthreads();
     num_hits += FindPages(params, row, num_pages, all, min(num_clusters - base, kFindThreads), step,
@@ -236,7 +243,7 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindChosen(const LookupParams
     bool is_miss = false;
     if (index < num_pages) {
       page = chosen[index];
-      is_miss = LookUp(params, page, ref, step);
+      is_miss = LookUp(params, page, 0, ref, step);
       num_hits += is_miss ? 0 : 1;
     }
     if (__syncthreads_or(is_miss ? 1 : 0) != 0) {
@@ -349,7 +356,10 @@ __global__ void __launch_bounds__(kCopyThreads)
     const uint32_t rank = is_owner ? miss.rank : cache.misses[miss.owner].rank;
     if (rank >= state.num_admitted) continue;
     std::byte* const slot = cache.slots + size_t{SlotOf(cache, state, rank)} * kPageBytes;
-    if (pages != nullptr && lane == 0) pages[miss.ref].page = slot;
+    if (pages != nullptr && lane == 0) {
+      const std::byte*& ref = pages[miss.ref].page;  // from the first key that is attended on
+      ref = slot + static_cast<size_t>(ref - cache.arena) % kPageBytes;
+    }
     if (!is_owner) continue;
     const auto* from = reinterpret_cast<const uint4*>(cache.arena + size_t{miss.page} * kPageBytes);
     uint4 words[kWords];
@@ -386,6 +396,8 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
       .runs = MetaRuns(args.pool),
       .layer = args.layer,
       .per_page = args.pool.geometry.tokens_per_page(),
+      .places_per_page = args.pool.geometry.places_per_page(),
+      .vector_bytes = static_cast<uint32_t>(args.pool.geometry.page().vector_bytes),
       .num_kv_heads = args.num_kv_heads,
       .indexes = args.indexes.device_data(),
       .retrieved = args.retrieved.device_data(),

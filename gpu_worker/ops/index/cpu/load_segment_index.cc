@@ -16,6 +16,7 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
   const SegmentLayout layout(heads.ArenaOf(geometry), args.num_tokens);
   const size_t run = size_t{args.layer} * heads.total + heads.first + head;
   const std::byte* extent = args.extent.device_data();
+  const uint32_t per_page = geometry.tokens_per_page();
   const uint64_t extent_pages = args.extent.size() / layout.page_bytes;
   const auto* entries = reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) +
                         run * layout.num_clusters;
@@ -36,13 +37,15 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
     MetaEntry* to = args.pool.Entries(id, args.layer, head);
     for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
       const ClusterEntry entry = entries[i * kClustersPerMetaBlock + j];
+      const ClusterPlace place(entry.first_place, geometry.places_per_page());
       const bool fits =
           entry.num_tokens > 0 && entry.num_tokens <= args.num_tokens &&
           (codes_bytes == 0 || first_code + entry.num_tokens <= args.num_tokens) &&
-          uint64_t{entry.first_page} + geometry.pages_of(entry.num_tokens) <= extent_pages;
-      to[j] = fits ? MetaEntry{args.extent_first_page + entry.first_page, entry.num_tokens,
-                               entry.radius}
-                   : MetaEntry{0, 0, 0.0f};
+          place.first_page + place.NumPages(entry.num_tokens, per_page) <= extent_pages;
+      to[j] =
+          fits ? MetaEntry{args.extent_first_page * geometry.places_per_page() + entry.first_place,
+                           entry.num_tokens, entry.radius}
+               : MetaEntry{0, 0, 0.0f};
       if (codes_bytes == 0) continue;
       args.pool.FirstCodes(id, args.layer, head)[j] =
           static_cast<int32_t>(first_code) - static_cast<int32_t>(i * kDecodeSegmentTokens);

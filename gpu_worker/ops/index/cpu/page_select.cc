@@ -301,7 +301,7 @@ int64_t WeighCluster(const Row& row, int32_t cluster, const Queries& queries, in
     weigh(chunk, row.Masses(0) + place, row.Rests(0) + place, row.args.max_pages);
     for (uint32_t at = 0; at < count; at += per_page) {
       const uint32_t number = (first + at) / per_page;
-      row.Pages()[place++] = {entry.first_page + number,
+      row.Pages()[place++] = {entry.first_place + number,
                               static_cast<uint16_t>(std::min(per_page, count - at)),
                               static_cast<uint16_t>(number)};
     }

@@ -28,15 +28,18 @@ void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
   uint32_t num_read = 0;
   for (uint32_t c = 0; c < layout.num_clusters; ++c) {
     const ClusterEntry entry = entries[c];
+    const ClusterPlace place(entry.first_place, geometry.places_per_page());
     if (entry.num_tokens > args.num_tokens - num_read ||
-        uint64_t{entry.first_page} + geometry.pages_of(entry.num_tokens) > extent_pages) {
+        place.first_page + place.NumPages(entry.num_tokens, per_page) > extent_pages) {
       return;
     }
-    const std::byte* page = extent + entry.first_page * page_layout.bytes;
+    const std::byte* page = extent + place.first_page * page_layout.bytes;
     for (uint32_t i = 0; i < entry.num_tokens; ++i) {
       const TokenOrder index = order[num_read + i];
       if (index >= args.num_tokens) continue;
-      const std::byte* key = page + i / per_page * page_layout.bytes + i % per_page * vector_bytes;
+      const uint32_t at = place.skipped + i;
+      const std::byte* key =
+          page + at / per_page * page_layout.bytes + at % per_page * vector_bytes;
       UnpackToken(key, format, geometry.head_dim, args.out.Key(head, args.first_token + index));
       UnpackToken(key + page_layout.values_offset, format, geometry.head_dim,
                   args.out.Value(head, args.first_token + index));

@@ -1,6 +1,7 @@
 // Invariants:
 // * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
-//   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
+//   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap; first
+//   places of packed clusters are running sums of sizes.
 // * Tokens keep their order inside a cluster; the order table says which token went where.
 // * Codes are made against the centroids as they were stored.
 #include "gpu_worker/ops/index/cpu/write_segment.h"
@@ -19,10 +20,10 @@
 namespace retroinfer::cpu {
 namespace {
 
-// Scratch of one head: where each cluster begins, in pages and in tokens, and how many of its
+// Scratch of one head: where each cluster begins, in the extent and in tokens, and how many of its
 // tokens are written.
 struct HeadScratch {
-  uint32_t* first_page;   // [m], from the start of the extent
+  uint32_t* first_place;  // [m], from the start of the extent
   uint32_t* first_token;  // [m], in page order
   uint32_t* num_written;  // [m]
 };
@@ -45,19 +46,22 @@ HeadScratch ScratchOf(const WriteSegmentArgs& args, uint32_t head) {
 
 // Gives the clusters of every head their pages, from *next_page on, which is advanced.
 void PlacePages(const WriteSegmentArgs& args) {
-  uint32_t page = *args.next_page;
+  const uint32_t per_page = args.geometry.places_per_page();
+  uint32_t place = *args.next_page * per_page;
   for (uint32_t head = 0; head < args.geometry.num_kv_heads; ++head) {
     const HeadScratch scratch = ScratchOf(args, head);
     const int32_t* sizes = args.sizes.device_data() + int64_t{head} * args.num_clusters;
     uint32_t token = 0;
     for (int32_t i = 0; i < args.num_clusters; ++i) {
-      scratch.first_page[i] = page;
+      const auto size = static_cast<uint32_t>(sizes[i]);
+      scratch.first_place[i] = place;
       scratch.first_token[i] = token;
       scratch.num_written[i] = 0;
-      page += args.geometry.pages_of(static_cast<uint32_t>(sizes[i]));
-      token += static_cast<uint32_t>(sizes[i]);
+      place += args.geometry.format.packs_clusters ? size : args.geometry.pages_of(size);
+      token += size;
     }
   }
+  const uint32_t page = place / per_page;
   const KvRegion region = LayoutOf(args).RegionOf(args.heads.Of(args.geometry));
   RI_CHECK(page <= region.end);
   *args.next_page = page;
@@ -76,8 +80,9 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
   auto* order = reinterpret_cast<TokenOrder*>(extent + LayoutOf(args).order_offset) +
                 RunOf(args, head) * static_cast<size_t>(args.num_tokens);
   const auto place_of = [&](int32_t cluster, uint32_t index) {
-    return extent + (scratch.first_page[cluster] + index / per_page) * page.bytes +
-           index % per_page * vector_bytes;
+    const ClusterPlace place(scratch.first_place[cluster], args.geometry.places_per_page());
+    const uint32_t at = place.skipped + index;
+    return extent + (place.first_page + at / per_page) * page.bytes + at % per_page * vector_bytes;
   };
   for (int32_t i = 0; i < args.num_tokens; ++i) {
     const int32_t cluster = assignment[i];
@@ -88,6 +93,7 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
     PackToken(args.kv.Value(head, args.first_token + i), format, args.kv.head_dim,
               to + page.values_offset);
   }
+  if (args.geometry.format.packs_clusters) return;
   for (int32_t cluster = 0; cluster < args.num_clusters; ++cluster) {
     const uint32_t size = scratch.num_written[cluster];
     const uint32_t num_unused = (per_page - size % per_page) % per_page;
@@ -104,8 +110,13 @@ void FillSlots(const WriteSegmentArgs& args, const HeadScratch& scratch) {
   const uint32_t first_kv_page = layout.RegionOf(args.heads.Of(args.geometry)).begin;
   const uint32_t num_slots = args.fill.list.head->num_slots;
   const int32_t last = args.num_clusters - 1;
-  const uint32_t end = scratch.first_page[last] + args.geometry.pages_of(scratch.num_written[last]);
-  for (uint32_t page = scratch.first_page[0]; page < end; ++page) {
+  const auto place_of = [&](int32_t cluster) {
+    return ClusterPlace(scratch.first_place[cluster], args.geometry.places_per_page());
+  };
+  const uint64_t end =
+      place_of(last).first_page +
+      place_of(last).NumPages(scratch.num_written[last], args.geometry.tokens_per_page());
+  for (uint32_t page = place_of(0).first_page; page < end; ++page) {
     const uint32_t index = page - first_kv_page;
     if (index >= num_slots) return;
     const SlotId slot = args.fill.list.slots.device_data()[index];
@@ -127,7 +138,7 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
   for (size_t i = 0; i < m; ++i) {
     const uint32_t size = scratch.num_written[i];
     entries[i] = size == 0 ? ClusterEntry{0, 0, 0.0f}
-                           : ClusterEntry{scratch.first_page[i], size,
+                           : ClusterEntry{scratch.first_place[i], size,
                                           args.radii.device_data()[head * m + i]};
   }
   const size_t centroids_bytes = MetaPoolView::CentroidsBytes(args.geometry);
@@ -146,9 +157,11 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
     MetaEntry* to = args.pool.Entries(id, args.layer, head);
     for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
       const ClusterEntry& entry = entries[i * kClustersPerMetaBlock + j];
-      to[j] = entry.num_tokens == 0 ? MetaEntry{0, 0, 0.0f}
-                                    : MetaEntry{args.extent_first_page + entry.first_page,
-                                                entry.num_tokens, entry.radius};
+      to[j] = entry.num_tokens == 0
+                  ? MetaEntry{0, 0, 0.0f}
+                  : MetaEntry{args.extent_first_page * args.geometry.places_per_page() +
+                                  entry.first_place,
+                              entry.num_tokens, entry.radius};
     }
   }
 }

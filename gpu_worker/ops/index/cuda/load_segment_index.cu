@@ -21,6 +21,7 @@ struct Job {
   uint32_t num_tokens;
   int32_t num_clusters;
   uint32_t tokens_per_page;
+  uint32_t places_per_page;
   LayerOffsets offsets;
   MetaLayer meta;
 };
@@ -69,7 +70,7 @@ __device__ void LoadCodes(const Job& job, int64_t thread, int64_t num_threads) {
 }
 
 struct Entry {
-  uint32_t first_page;
+  uint32_t first_place;
   uint32_t num_tokens;
   float radius;
 };
@@ -79,11 +80,12 @@ __device__ Entry ReadEntry(const Job& job, int64_t i) {
   return {words[3 * i], words[3 * i + 1], __uint_as_float(words[3 * i + 2])};
 }
 __device__ MetaEntry CheckedEntry(const Job& job, const Entry& entry, bool fits) {
-  fits = fits && entry.num_tokens > 0 && entry.num_tokens <= job.num_tokens &&
-         uint64_t{entry.first_page} +
-                 (entry.num_tokens + job.tokens_per_page - 1) / job.tokens_per_page <=
-             job.extent_pages;
-  return fits ? MetaEntry{job.extent_first_page + entry.first_page, entry.num_tokens, entry.radius}
+  const ClusterPlace place(entry.first_place, job.places_per_page);
+  fits =
+      fits && entry.num_tokens > 0 && entry.num_tokens <= job.num_tokens &&
+      place.first_page + place.NumPages(entry.num_tokens, job.tokens_per_page) <= job.extent_pages;
+  return fits ? MetaEntry{job.extent_first_page * job.places_per_page + entry.first_place,
+                          entry.num_tokens, entry.radius}
               : MetaEntry{0, 0, 0.0f};
 }
 
@@ -146,6 +148,7 @@ absl::Status LoadSegmentIndex(CudaStream& stream, const LoadSegmentIndexArgs& ar
        .num_tokens = args.num_tokens,
        .num_clusters = static_cast<int32_t>(args.num_tokens / kTokensPerCluster),
        .tokens_per_page = geometry.tokens_per_page(),
+       .places_per_page = geometry.places_per_page(),
        .offsets = LayerOffsets(geometry, args.heads, args.num_tokens, args.layer),
        .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)});
   return LaunchStatus("launching load_segment_index");

@@ -206,7 +206,7 @@ __device__ void ReadCandidates(const PageSelectParams& params, const Part& part,
   shared.number[lane] = number;
   shared.first_code[lane] = first_code;
   shared.num_tokens[lane] = tokens;
-  shared.page[lane] = entry.first_page;
+  shared.page[lane] = entry.first_place;
   shared.first_place[lane] = first_place;
   shared.first_tile[lane] = first_tile;
   if (lane != 31) return;

@@ -29,6 +29,7 @@ struct Job {
   int32_t num_tokens;
   int32_t num_clusters;
   int32_t tokens_per_page;
+  uint32_t places_per_page;
   int32_t vector_bytes;  // of a key, as pages have it
   LayerOffsets offsets;
   LayerKv out;
@@ -37,7 +38,7 @@ struct Job {
 
 // The clusters of a head that can be followed.
 struct Clusters {
-  uint32_t first_page[kMaxClusters];
+  uint32_t first_place[kMaxClusters];
   int32_t first_token[kMaxClusters];  // in page order
   unsigned long long warp_sums[kThreads / 32];
   int32_t num_clusters;  // before the first entry that does not fit
@@ -50,9 +51,9 @@ __device__ void ReadClusters(const Job& job, int64_t head, Clusters& clusters) {
   const auto* const entries =
       reinterpret_cast<const volatile uint32_t*>(job.extent + job.offsets.clusters) +
       head * job.num_clusters * 3;
-  uint32_t first_page = 0, size = 0;
+  uint32_t first_place = 0, size = 0;
   if (cluster < job.num_clusters) {
-    first_page = entries[3 * cluster];
+    first_place = entries[3 * cluster];
     size = entries[3 * cluster + 1];
   }
   unsigned long long sum = size;
@@ -67,13 +68,14 @@ __device__ void ReadClusters(const Job& job, int64_t head, Clusters& clusters) {
   }
   __syncthreads();
   for (int i = 0; i < cluster / 32; ++i) sum += clusters.warp_sums[i];
-  const auto per_page = static_cast<uint64_t>(job.tokens_per_page);
+  const ClusterPlace place(first_place, job.places_per_page);
+  const uint64_t num_pages = place.NumPages(size, static_cast<uint32_t>(job.tokens_per_page));
   const bool fits = sum <= static_cast<uint64_t>(job.num_tokens) &&
-                    first_page + (size + per_page - 1) / per_page <= job.extent_pages;
+                    place.first_page + num_pages <= job.extent_pages;
   if (cluster < job.num_clusters && !fits) atomicMin(&clusters.num_clusters, cluster);
   __syncthreads();
   if (cluster < clusters.num_clusters) {
-    clusters.first_page[cluster] = first_page;
+    clusters.first_place[cluster] = first_place;
     clusters.first_token[cluster] = static_cast<int32_t>(sum - size);
     if (cluster == clusters.num_clusters - 1) clusters.num_tokens = static_cast<int32_t>(sum);
   }
@@ -107,11 +109,13 @@ __device__ Move MoveOf(const Job& job, const Clusters& clusters, int64_t head,
   const int32_t token = order[place - first_place];
   if (token >= job.num_tokens) return {nullptr, nullptr};
   const int32_t cluster = ClusterOf(clusters, place);
-  const int32_t member = place - clusters.first_token[cluster];
+  const ClusterPlace of_cluster(clusters.first_place[cluster], job.places_per_page);
+  const int32_t member =
+      static_cast<int32_t>(of_cluster.skipped) + place - clusters.first_token[cluster];
   const int32_t piece = chunk % (2 * chunks_per_vector);
   const bool is_value = piece >= chunks_per_vector;
   const int64_t offset =
-      (int64_t{clusters.first_page[cluster]} + member / job.tokens_per_page) * int64_t{kPageBytes} +
+      (int64_t{of_cluster.first_page} + member / job.tokens_per_page) * int64_t{kPageBytes} +
       (is_value ? int64_t{kPageBytes / 2} : 0) + member % job.tokens_per_page * job.vector_bytes +
       piece % chunks_per_vector * 16;
   std::byte* const rows = is_value ? job.out.values : job.out.keys;
@@ -192,6 +196,7 @@ absl::Status ReadSegmentLayer(CudaStream& stream, const ReadSegmentLayerArgs& ar
        .num_tokens = static_cast<int32_t>(args.num_tokens),
        .num_clusters = static_cast<int32_t>(args.num_tokens / kTokensPerCluster),
        .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
+       .places_per_page = geometry.places_per_page(),
        .vector_bytes = static_cast<int32_t>(geometry.page().vector_bytes),
        .offsets = LayerOffsets(geometry, args.heads, args.num_tokens, args.layer),
        .out = args.out,

@@ -4,7 +4,9 @@
 //
 // Invariants:
 // * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
-//   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
+//   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap; first
+//   places of packed clusters are running sums of sizes, so token i of a head's page order is token
+//   i of its pages.
 // * Tokens keep their order inside a cluster; the order table says which token went where.
 #include <type_traits>
 
@@ -36,16 +38,17 @@ struct Job {
   int32_t num_tokens;
   int32_t num_clusters;
   int32_t tokens_per_page;
-  int32_t vector_bytes;  // of a key, as pages have it
-  DType centroid;        // element types of the index
+  uint32_t places_per_page;  // 1: clusters are not packed
+  int32_t vector_bytes;      // of a key, as pages have it
+  DType centroid;            // element types of the index
   DType value_sum;
   const int32_t* sizes;
   const float* centroids;
   const float* value_sums;
   const float* radii;
   MemberOrder order;
-  uint32_t* first_pages;  // [heads, m], from the start of the extent
-  uint32_t* end_page;     // behind the layer's last page
+  uint32_t* first_places;  // [heads, m], from the start of the extent
+  uint32_t* end_page;      // behind the layer's last page
   std::byte* extent;
   uint32_t region_end;  // behind the last page that the heads may have
   PageId extent_first_page;
@@ -64,13 +67,14 @@ __global__ void __launch_bounds__(kPlaceThreads) PlacePagesKernel(const Job job)
   __shared__ uint32_t warp_sums[kPlaceThreads / 32];
   const auto cluster = static_cast<int32_t>(threadIdx.x);
   const int lane = cluster % 32;
-  uint32_t page = *job.next_page;
+  const bool is_packed = job.places_per_page > 1;
+  uint32_t place = *job.next_page * job.places_per_page;
   for (int32_t head = 0; head < job.num_heads; ++head) {
     const int32_t at = head * job.num_clusters + cluster;
     const int32_t size = cluster < job.num_clusters ? job.sizes[at] : 0;
-    const auto pages =
-        static_cast<uint32_t>((size + job.tokens_per_page - 1) / job.tokens_per_page);
-    uint32_t sum = pages;
+    const auto places = static_cast<uint32_t>(
+        is_packed ? size : (size + job.tokens_per_page - 1) / job.tokens_per_page);
+    uint32_t sum = places;
     for (int distance = 1; distance < 32; distance *= 2) {
       const uint32_t other = __shfl_up_sync(kAllLanes, sum, distance);
       if (lane >= distance) sum += other;
@@ -83,9 +87,10 @@ __global__ void __launch_bounds__(kPlaceThreads) PlacePagesKernel(const Job job)
       total += warp_sums[i];
     }
     __syncthreads();
-    if (cluster < job.num_clusters) job.first_pages[at] = page + before + sum - pages;
-    page += total;
+    if (cluster < job.num_clusters) job.first_places[at] = place + before + sum - places;
+    place += total;
   }
+  const uint32_t page = place / job.places_per_page;
   if (page > job.region_end) __trap();  // The caller moved next_page past its own layers.
   if (cluster == 0) {
     *job.end_page = page;
@@ -111,16 +116,33 @@ __device__ int4 EncodeSixteen(const Bf16x8& low, const Bf16x8& high, int32_t pla
                    static_cast<int>(last.y));
 }
 
+// What a page holds: tokens `first` to `size` of some members of a head, as many as it has room
+// for.
+struct PageTokens {
+  int32_t head;
+  const uint16_t* members;
+  int32_t first;
+  int32_t size;
+};
+__device__ PageTokens TokensOf(const Job& job, uint32_t page) {
+  if (job.places_per_page > 1) {  // members of all clusters
+    const auto pages_of_head = static_cast<uint32_t>(job.num_tokens / job.tokens_per_page);
+    const uint32_t index = page - job.first_places[0] / job.places_per_page;
+    const auto head = static_cast<int32_t>(index / pages_of_head);
+    return {head, job.order.tokens + int64_t{head} * job.num_tokens,
+            static_cast<int32_t>(index % pages_of_head) * job.tokens_per_page, job.num_tokens};
+  }
+  const int32_t at = ClusterOfPage(job.first_places, job.num_heads * job.num_clusters, page);
+  const int32_t head = at / job.num_clusters;
+  return {head, job.order.tokens + int64_t{head} * job.num_tokens + job.order.first[at],
+          static_cast<int32_t>(page - job.first_places[at]) * job.tokens_per_page, job.sizes[at]};
+}
+
 // One warp writes a page: 16 bytes a lane, four times. `kEightBits`: the page's elements are, else
 // it has those of the KV.
 template <bool kEightBits>
 __device__ void WritePage(const Job& job, uint32_t page) {
-  const int32_t at = ClusterOfPage(job.first_pages, job.num_heads * job.num_clusters, page);
-  const int32_t head = at / job.num_clusters;
-  const auto first = static_cast<int32_t>(page - job.first_pages[at]) * job.tokens_per_page;
-  const int32_t size = job.sizes[at];
-  const uint16_t* const members =
-      job.order.tokens + int64_t{head} * job.num_tokens + job.order.first[at];
+  const auto [head, members, first, size] = TokensOf(job, page);
   const int64_t head_row = head * job.kv.capacity + job.first_token;
   constexpr int kWidth = kEightBits ? 2 : 1;  // bytes of the KV for each of the page
   using Piece = std::conditional_t<kEightBits, Bf16x8, int4>;
@@ -255,8 +277,8 @@ __device__ void WriteEntries(const Job& job, int64_t thread, int64_t num_threads
     const auto size = static_cast<uint32_t>(job.sizes[at]);
     uint32_t word = 0, meta_word = 0;
     if (size > 0) {
-      word = field == 0 ? job.first_pages[at] : field == 1 ? size : __float_as_uint(job.radii[at]);
-      meta_word = field == 0 ? word + job.extent_first_page : word;
+      word = field == 0 ? job.first_places[at] : field == 1 ? size : __float_as_uint(job.radii[at]);
+      meta_word = field == 0 ? word + job.extent_first_page * job.places_per_page : word;
     }
     words[i] = word;
     reinterpret_cast<uint32_t*>(
@@ -269,7 +291,7 @@ template <bool kHasInt8, bool kEightBits>
 __global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job job) {
   const int64_t thread = int64_t{blockIdx.x} * kWriteThreads + threadIdx.x;
   const int64_t num_threads = int64_t{gridDim.x} * kWriteThreads;
-  const uint32_t begin = job.first_pages[0];
+  const uint32_t begin = job.first_places[0] / job.places_per_page;
   const uint32_t end = *job.end_page;
   for (int64_t page = begin + thread / 32; page < end; page += num_threads / 32) {
     WritePage<kEightBits>(job, static_cast<uint32_t>(page));
@@ -318,13 +340,14 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
   std::byte* scratch = args.scratch.device_data();
   auto* const tokens = reinterpret_cast<uint16_t*>(scratch);
   auto* const first = reinterpret_cast<uint32_t*>(scratch + 2 * heads * args.num_tokens);
-  uint32_t* const first_pages = first + heads * args.num_clusters;
+  uint32_t* const first_places = first + heads * args.num_clusters;
   const Job job{.kv = args.kv,
                 .first_token = args.first_token,
                 .num_heads = static_cast<int32_t>(heads),
                 .num_tokens = args.num_tokens,
                 .num_clusters = args.num_clusters,
                 .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
+                .places_per_page = geometry.places_per_page(),
                 .vector_bytes = static_cast<int32_t>(geometry.page().vector_bytes),
                 .centroid = geometry.format.centroid.element,
                 .value_sum = geometry.format.value_sum.element,
@@ -333,8 +356,8 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
                 .value_sums = args.value_sums.device_data(),
                 .radii = args.radii.device_data(),
                 .order = {.tokens = tokens, .first = first},
-                .first_pages = first_pages,
-                .end_page = first_pages + heads * args.num_clusters,
+                .first_places = first_places,
+                .end_page = first_places + heads * args.num_clusters,
                 .extent = args.extent.device_data(),
                 .region_end = region.end,
                 .extent_first_page = args.extent_first_page,

@@ -148,6 +148,19 @@ void AddDense(const KvGeometry& geometry, uint32_t layer, const std::vector<Toke
   }
 }
 
+// The first tokens of a page behind `skipped` others; those, and all behind, are not numbers.
+std::vector<std::byte> AmongOthers(const KvGeometry& geometry, const std::vector<std::byte>& page,
+                                   size_t skipped, size_t count) {
+  const PageLayout layout = geometry.page();
+  std::vector<std::byte> others(page.size(), std::byte{0xff});
+  for (const size_t first : {size_t{0}, layout.values_offset}) {
+    const auto from = page.begin() + static_cast<std::ptrdiff_t>(first);
+    std::copy(from, from + static_cast<std::ptrdiff_t>(count * layout.vector_bytes),
+              others.begin() + static_cast<std::ptrdiff_t>(first + skipped * layout.vector_bytes));
+  }
+  return others;
+}
+
 DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry, int64_t group,
                                                      const std::vector<Sequence>& batch,
                                                      const std::vector<uint64_t>& seeds) {
@@ -185,9 +198,14 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
       auto& list = image.lists.emplace_back();
       // Pages of differing fill, as clusters leave them.
       for (size_t done = dense_count; done < tokens.size();) {
-        const size_t count = std::min(tokens.size() - done, 1 + done % geometry.tokens_per_page());
-        list.emplace_back(image.pages.size(), static_cast<int32_t>(count));
-        const auto page = MakePage(geometry, std::span(tokens).subspan(done, count));
+        const size_t per_page = geometry.tokens_per_page();
+        const size_t skipped = geometry.format.packs_clusters ? done % per_page : 0;
+        const size_t count =
+            std::min({tokens.size() - done, 1 + 3 * done % per_page, per_page - skipped});
+        list.emplace_back(image.pages.size() + skipped * geometry.page().vector_bytes,
+                          static_cast<int32_t>(count));
+        auto page = MakePage(geometry, std::span(tokens).subspan(done, count));
+        if (geometry.format.packs_clusters) page = AmongOthers(geometry, page, skipped, count);
         image.pages.insert(image.pages.end(), page.begin(), page.end());
         done += count;
       }
@@ -354,7 +372,7 @@ TEST_P(DecodeAttentionTest, AWindowOfEverythingChangesNoBit) {
 }
 
 TEST_P(DecodeAttentionTest, MergesRaggedPartsOfABatch) {
-  for (const KvFormat& format : {kBf16Kv, kInt8Kv}) {
+  for (const KvFormat& format : {kBf16Kv, kInt8Kv, kBf16PackedKv, kInt8PackedKv}) {
     const Result result = Run({2, 2, 128, format}, 4,
                               {{.sink = 4, .window = 500, .paged = 600, .estimated = 1},
                                {.sink = 2},
@@ -374,6 +392,18 @@ TEST_P(DecodeAttentionTest, TokensOfVerySmallAndVeryLargeValues) {
     const Result result =
         Run({2, 2, head_dim, kInt8Kv}, 4, {{.sink = 4, .window = 200, .paged = 150}}, {9});
     EXPECT_LE(RelativeError(result.got, result.want), tolerance_) << head_dim;
+  }
+}
+
+// Clusters that begin and end within pages, beside tokens of others that must not be seen.
+TEST_P(DecodeAttentionTest, SeesOnlyTheTokensThatAPageIsNamedFor) {
+  for (const KvFormat& format : {kBf16PackedKv, kInt8PackedKv}) {
+    for (const uint32_t head_dim : kHeadDims) {
+      const Result result = Run({2, 2, head_dim, format}, 4,
+                                {{.sink = 4, .window = 100, .paged = 700}, {.paged = 333}}, {5, 6});
+      EXPECT_LE(RelativeError(result.got, result.want), tolerance_)
+          << format.name << ", " << head_dim;
+    }
   }
 }
 

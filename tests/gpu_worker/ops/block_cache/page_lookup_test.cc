@@ -57,13 +57,13 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
     std::vector<const std::byte*> places;
     for (const int32_t cluster : clusters) {
       const MetaEntry& entry = pool_.host().Entries(0, 0, 0)[cluster];
-      PageId page = entry.first_page;
+      PageId page = entry.first_place;
       for (uint32_t left = entry.num_tokens; left > 0; ++page) {
         const PageRef& ref = got.at(places.size());
         const uint32_t tokens = std::min(left, 4u);
         left -= tokens;
         EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(tokens));
-        EXPECT_EQ(PlaceInCluster(ref.origin), page - entry.first_page);
+        EXPECT_EQ(PlaceInCluster(ref.origin), page - entry.first_place);
         const auto bytes =
             data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
         EXPECT_TRUE(HasPattern(page, 0, bytes.data())) << "page " << page;
@@ -78,6 +78,9 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
     EXPECT_TRUE(backend_->stream->Synchronize().ok());
     return places;
   }
+
+  void MissSamePages(const KvFormat& format);
+  void LookUpMany(const KvFormat& format);
 
   static bool IsIn(const std::byte* place, DeviceSpan<const std::byte> memory) {
     return place >= memory.device_data() && place < memory.device_data() + memory.size();
@@ -182,23 +185,27 @@ class SharedPages {
   static constexpr int32_t kBatch = 6, kHeads = 2;
   static constexpr size_t kRows = kBatch * kHeads;
 
-  SharedPages(Backend& backend, uint32_t num_blocks)
-      : backend_(backend),
+  SharedPages(Backend& backend, uint32_t num_blocks, const KvFormat& format = kBf16Kv)
+      : geometry_{1, kHeads, 128, format},
+        backend_(backend),
         data_(backend),
         num_clusters_(num_blocks * kClustersPerMetaBlock),
         num_retrieved_(num_clusters_ - 4),
         max_pages_(num_retrieved_ * 5),
-        pool_({1, kHeads, 128, kBf16Kv}, num_blocks) {
+        pool_(geometry_, num_blocks) {
     std::vector<MetaBlockId> block_ids(num_blocks);
     std::iota(block_ids.begin(), block_ids.end(), MetaBlockId{0});
     indexes_ = std::make_unique<MetaIndexImage>(
         data_, std::vector<std::vector<MetaBlockId>>(kBatch, block_ids));
+    uint32_t place = 0;
     for (uint32_t head = 0; head < kHeads; ++head) {
       for (uint32_t i = 0; i < num_clusters_; ++i) {
-        EntryOf(i, head) = {num_pages_, 1 + i % 20};
-        num_pages_ += (1 + i % 20 + 3) / 4;
+        const uint32_t tokens = 1 + i % 20;
+        EntryOf(i, head) = {place, tokens};
+        place += format.packs_clusters ? tokens : geometry_.pages_of(tokens);
       }
     }
+    num_pages_ = place / geometry_.places_per_page() + 1;
     pool_view_ = pool_.Upload(data_);
   }
 
@@ -271,10 +278,11 @@ class SharedPages {
     std::vector<int32_t> counts;
     for (size_t row = 0; row < kRows; ++row) {
       std::vector<ChosenPage> all;
+      RI_CHECK(!geometry_.format.packs_clusters);
       for (uint32_t cluster = 0; cluster < num_clusters_; ++cluster) {
         const MetaEntry& entry = EntryOf(cluster, row % kHeads);
         for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i) {
-          all.push_back({entry.first_page + i,
+          all.push_back({entry.first_place + i,
                          static_cast<uint16_t>(std::min(4u, entry.num_tokens - 4 * i)),
                          static_cast<uint16_t>(i)});
         }
@@ -351,17 +359,24 @@ class SharedPages {
 
   // Checks the references from `next` on; returns the place behind them.
   size_t CheckCluster(const MetaEntry& entry, const std::vector<PageRef>& refs, size_t next) {
-    for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i, ++next) {
+    const uint32_t per_page = geometry_.tokens_per_page();
+    PageId page = entry.first_place / geometry_.places_per_page();
+    uint32_t skipped = entry.first_place % geometry_.places_per_page();
+    for (uint32_t i = 0, left = entry.num_tokens; left > 0; ++i, ++page, ++next) {
       const PageRef& ref = refs.at(next);
-      EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(std::min(4u, entry.num_tokens - 4 * i)));
+      const uint32_t tokens = std::min(per_page - skipped, left);
+      EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(tokens));
       EXPECT_EQ(PlaceInCluster(ref.origin), i);
-      const auto bytes =
-          data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
-      EXPECT_TRUE(HasPattern(entry.first_page + i, 0, bytes.data()));
+      const auto bytes = data_.Download<std::byte>(DeviceSpan<const std::byte>(
+          ref.page - skipped * geometry_.page().vector_bytes, kPageBytes));
+      EXPECT_TRUE(HasPattern(page, 0, bytes.data()));
+      left -= tokens;
+      skipped = 0;
     }
     return next;
   }
 
+  const KvGeometry geometry_;
   Backend& backend_;
   DeviceData data_;
   const uint32_t num_clusters_, num_retrieved_;
@@ -372,15 +387,22 @@ class SharedPages {
   uint32_t num_pages_ = 0;
 };
 
-TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
-  constexpr uint32_t kSlots = 300;
-  SharedPages shared(*backend_, 1);
-  ASSERT_GT(shared.num_pages(), kSlots);
+// Where clusters are packed, neighbours in one row share a page, too.
+TEST_P(PageLookupTest, ClustersAndSequencesThatMissTheSamePages) {
+  for (const KvFormat& format : {kBf16Kv, kBf16PackedKv, kInt8PackedKv}) {
+    SCOPED_TRACE(format.name);
+    ASSERT_NO_FATAL_FAILURE(MissSamePages(format));
+  }
+}
+
+void PageLookupTest::MissSamePages(const KvFormat& format) {
+  SharedPages shared(*backend_, 1, format);
+  const uint32_t num_slots = 4 * shared.num_pages() / 5;
   for (const auto& [num_transient, fetches_first] :
        {std::pair(0u, false), std::pair(16u, false), std::pair(400u, false), std::pair(0u, true),
         std::pair(16u, true)}) {
     SCOPED_TRACE(num_transient);
-    BlockCacheImage cache(*backend_, kSlots, num_transient, shared.num_pages(), 1024);
+    BlockCacheImage cache(*backend_, num_slots, num_transient, shared.num_pages(), 1024);
     std::mt19937 random(num_transient);
     uint64_t lookups = 0;
     for (StepStamp step = 1; step < 5; ++step) {
@@ -394,10 +416,10 @@ TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
     for (PageId page = 0; page < shared.num_pages(); ++page) {
       if (page_slot[page] == kNoSlot) continue;
       ++num_resident;
-      ASSERT_LT(page_slot[page], kSlots);
+      ASSERT_LT(page_slot[page], num_slots);
       ASSERT_EQ(slot_page[page_slot[page]], page);
     }
-    EXPECT_EQ(num_resident, kSlots - cache.num_free());
+    EXPECT_EQ(num_resident, num_slots - cache.num_free());
     EXPECT_GT(num_resident, 0u);
     const BlockCacheCounters counters = cache.counters();
     EXPECT_EQ(counters.hits + counters.misses, lookups);
@@ -414,7 +436,12 @@ TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
 
 // As in contexts of several 100,000 tokens: rows of more pages than are looked up at once.
 TEST_P(PageLookupTest, RowsOfManyClusters) {
-  SharedPages shared(*backend_, 18);
+  for (const KvFormat& format : {kBf16Kv, kInt8PackedKv}) LookUpMany(format);
+}
+
+void PageLookupTest::LookUpMany(const KvFormat& format) {
+  SCOPED_TRACE(format.name);
+  SharedPages shared(*backend_, 18, format);
   BlockCacheImage cache(*backend_, shared.num_pages() / 2, 16, shared.num_pages(), 1 << 14);
   std::mt19937 random(1);
   uint64_t lookups = 0;
@@ -444,6 +471,56 @@ TEST_P(PageLookupTest, ChosenPagesOfManyClusters) {
   EXPECT_GT(counters.hits, 0u);
   EXPECT_GT(counters.admissions, 0u);
   EXPECT_EQ(cache.DrainLog().size(), counters.admissions);
+}
+
+// Pages of 8 tokens: clusters of 5, 8 and 1 that follow each other have one page, two, and one.
+TEST_P(PageLookupTest, PackedClustersBeginWithinPages) {
+  MetaPoolImage pool({1, 1, 128, kInt8PackedKv}, 1);
+  pool.host().Entries(0, 0, 0)[1] = {80, 5};
+  pool.host().Entries(0, 0, 0)[2] = {85, 8};
+  pool.host().Entries(0, 0, 0)[3] = {93, 1};
+  const MetaPoolView pool_view = pool.Upload(data_);
+  BlockCacheImage cache(*backend_, 8, 4, 64, 64);
+  const DeviceBuffer retrieved = data_.Upload(std::vector<int32_t>{2, 1, 3});
+  const DeviceBuffer count = data_.Upload(std::vector<int32_t>{3});
+  const DeviceBuffer refs = data_.Allocate(kMaxPages * sizeof(PageRef));
+  const DeviceBuffer num_pages = data_.Upload(std::vector<int32_t>{-1});
+  PageLookupArgs args{.counters = cache.device_counters(),
+                      .pool = pool_view,
+                      .layer = 0,
+                      .indexes = indexes_.views(),
+                      .batch = 1,
+                      .num_kv_heads = 1,
+                      .retrieved = retrieved.as<const int32_t>(),
+                      .num_retrieved = count.as<const int32_t>(),
+                      .max_retrieved = 3,
+                      .max_pages = kMaxPages,
+                      .pages = refs.as<PageRef>(),
+                      .num_pages = num_pages.as<int32_t>()};
+  std::vector<PageRef> got;
+  for (StepStamp step = 1; step < 3; ++step) {
+    cache.BeginStep(step);
+    args.cache = cache.view();
+    ASSERT_TRUE(backend_->ops->block_cache().PageLookup(*backend_->stream, args).ok());
+    got = data_.Download<PageRef>(refs);
+    ASSERT_TRUE(backend_->ops->block_cache()
+                    .AdmitPages(*backend_->stream,
+                                {.cache = cache.view(), .counters = cache.device_counters()})
+                    .ok());
+    ASSERT_TRUE(backend_->stream->Synchronize().ok());
+  }
+  ASSERT_EQ(data_.Download<int32_t>(num_pages)[0], 4);
+  const std::byte* const slots = cache.view().slots.device_data();
+  const auto expect = [&](const PageRef& ref, PageId page, size_t skipped, int32_t tokens) {
+    EXPECT_EQ(ref.page, slots + cache.page_slot()[page] * kPageBytes + skipped * 128);
+    EXPECT_EQ(ref.num_tokens, tokens);
+  };
+  expect(got[0], 10, 5, 3);
+  expect(got[1], 11, 0, 5);
+  expect(got[2], 10, 0, 5);
+  expect(got[3], 11, 5, 1);
+  EXPECT_EQ(cache.counters().admissions, 2u) << "two pages, each of two clusters";
+  EXPECT_EQ(cache.counters().hits, 6u);
 }
 
 TEST_P(PageLookupTest, NothingRetrieved) {

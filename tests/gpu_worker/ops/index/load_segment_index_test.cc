@@ -22,6 +22,8 @@ class LoadSegmentIndexTest : public testing::TestWithParam<BackendParam> {
     return status;
   }
 
+  void ExpectEmptyOutside(const KvGeometry& geometry);
+
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
 };
@@ -55,13 +57,21 @@ TEST_P(LoadSegmentIndexTest, FillsTheMetaBlocksAsTheyWereWhenTheSegmentWasBuilt)
 }
 
 TEST_P(LoadSegmentIndexTest, AnEntryThatPointsOutOfTheExtentIsEmpty) {
-  const KvGeometry geometry{1, 1, 64, kBf16Kv};
+  for (const KvFormat& format : {kBf16Kv, kInt8PackedKv}) ExpectEmptyOutside({1, 1, 64, format});
+}
+
+void LoadSegmentIndexTest::ExpectEmptyOutside(const KvGeometry& geometry) {
+  SCOPED_TRACE(geometry.format.name);
+  const uint32_t per_page = geometry.places_per_page();
   const SegmentLayout layout(geometry, 1024);
   const SegmentImage segment(*backend_, data_, geometry, 1024);
   auto bytes = data_.Download<std::byte>(DeviceSpan<const std::byte>(segment.extent()));
   auto* entries = reinterpret_cast<ClusterEntry*>(bytes.data() + layout.clusters_offset);
-  entries[0].first_page = layout.max_pages;
+  entries[0].first_place = layout.max_pages * per_page;
   entries[1].num_tokens = UINT32_MAX;
+  entries[2].first_place = (layout.max_pages - 1) * per_page + per_page / 2;
+  entries[2].num_tokens = geometry.tokens_per_page() + 1 - per_page / 2;  // ends just outside
+  entries[4].first_place = UINT32_MAX;
   const DeviceBuffer extent = data_.Upload(bytes);
   ASSERT_TRUE(Load({.extent = extent.bytes(),
                     .extent_first_page = 7,
@@ -74,8 +84,10 @@ TEST_P(LoadSegmentIndexTest, AnEntryThatPointsOutOfTheExtentIsEmpty) {
   const MetaPoolView host{{pool_bytes.data(), pool_bytes.size()}, geometry};
   EXPECT_EQ(host.Entries(0, 0, 0)[0].num_tokens, 0u);
   EXPECT_EQ(host.Entries(0, 0, 0)[1].num_tokens, 0u);
+  EXPECT_EQ(host.Entries(0, 0, 0)[2].num_tokens, 0u);
+  EXPECT_EQ(host.Entries(0, 0, 0)[4].num_tokens, 0u);
   EXPECT_EQ(host.Entries(0, 0, 0)[3].num_tokens, entries[3].num_tokens);
-  EXPECT_EQ(host.Entries(0, 0, 0)[3].first_page, 7 + entries[3].first_page);
+  EXPECT_EQ(host.Entries(0, 0, 0)[3].first_place, 7 * per_page + entries[3].first_place);
 }
 
 // Codes are found by sums of the sizes before: none may lead out of the segment's.

@@ -219,8 +219,8 @@ void PageSelectTest::CheckRow(const Result& result, const SequenceCase& sequence
     const MetaEntry& entry = Entry(head, cluster);
     num_tokens += static_cast<int32_t>(entry.num_tokens);
     for (uint32_t first = 0; first < entry.num_tokens; first += per_page) {
-      place_of[entry.first_page + first / per_page] = pages.size();
-      pages.push_back({entry.first_page + first / per_page,
+      place_of[entry.first_place + first / per_page] = pages.size();
+      pages.push_back({entry.first_place + first / per_page,
                        static_cast<uint16_t>(std::min(per_page, entry.num_tokens - first)),
                        static_cast<uint16_t>(first / per_page)});
     }

@@ -104,7 +104,7 @@ TEST_P(ReadSegmentLayerTest, ADamagedImageIsNotFollowedOutOfItsBounds) {
                     .ok());
     EXPECT_EQ(data_.Download<std::byte>(keys_).back(), std::byte{0xee});
   };
-  for (const uint32_t word : {0u, 1u}) {  // first_page, num_tokens
+  for (const uint32_t word : {0u, 1u}) {  // first_place, num_tokens
     std::vector<std::byte> bytes = whole;
     std::memset(bytes.data() + layout.clusters_offset + 4 * word, 0xff, 4);
     read(bytes);

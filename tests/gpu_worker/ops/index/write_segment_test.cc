@@ -105,27 +105,31 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
     std::vector<float> radii;  // [heads, m]
     std::vector<std::byte> extent;
     std::vector<std::byte> meta_pool;
-    std::set<uint32_t> taken;  // pages of clusters seen so far
+    std::set<uint32_t> taken;  // places of tokens seen so far
   };
   static void CheckHead(Written& written, uint32_t layer, uint32_t head, const LayerKvImage& kv);
   static void CheckCodes(Written& written, uint32_t layer, uint32_t head, const LayerKvImage& kv);
 
-  // Compares one cluster's pages with its tokens, in any order, and marks the pages as taken.
+  // Compares one cluster's pages with its tokens, in any order, and marks their places as taken.
   static void CheckPages(const LayerKvImage& kv, uint32_t head, std::vector<int64_t> tokens,
                          const std::byte* extent, const ClusterEntry& entry,
                          const KvGeometry& geometry, std::set<uint32_t>& taken) {
     ASSERT_EQ(entry.num_tokens, tokens.size());
     const uint32_t per_page = geometry.tokens_per_page();
     const size_t d = geometry.head_dim;
-    for (uint32_t p = 0; p < geometry.pages_of(entry.num_tokens); ++p) {
-      ASSERT_TRUE(taken.insert(entry.first_page + p).second) << "two clusters share a page";
+    const ClusterPlace place(entry.first_place, geometry.places_per_page());
+    for (uint32_t p = 0; p < place.NumPages(entry.num_tokens, per_page); ++p) {
       const auto page =
-          TokenNumbers(std::span(extent + size_t{entry.first_page + p} * kPageBytes, kPageBytes),
+          TokenNumbers(std::span(extent + size_t{place.first_page + p} * kPageBytes, kPageBytes),
                        geometry.format.token, geometry.head_dim);
-      for (uint32_t i = 0; i < per_page; ++i) {
+      const uint32_t end = place.FirstIn(p) + place.NumIn(p, entry.num_tokens, per_page);
+      for (uint32_t i = place.FirstIn(p); i < per_page; ++i) {
+        if (i >= end && geometry.format.packs_clusters) break;
+        ASSERT_TRUE(taken.insert((place.first_page + p) * per_page + i).second)
+            << "two clusters share a place";
         const std::span<const float> key(page.data() + i * d, d);
         const std::span<const float> value(page.data() + (per_page + i) * d, d);
-        if (p * per_page + i >= entry.num_tokens) {
+        if (i >= end) {
           EXPECT_EQ(std::count(key.begin(), key.end(), 0.0f), static_cast<int64_t>(d));
           EXPECT_EQ(std::count(value.begin(), value.end(), 0.0f), static_cast<int64_t>(d));
           continue;
@@ -166,11 +170,13 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
     }
     CheckPages(kv, head, tokens, extent, entries[c], geometry, written.taken);
     // The order table: the cluster's tokens, as their pages have them.
+    const ClusterPlace place(entries[c].first_place, geometry.places_per_page());
     for (uint32_t i = 0; i < entries[c].num_tokens; ++i) {
       const int64_t token = kFirstToken + *order++;
+      const uint32_t at = place.skipped + i;
       const std::byte* key =
-          extent + size_t{entries[c].first_page + i / geometry.tokens_per_page()} * kPageBytes +
-          i % geometry.tokens_per_page() * geometry.page().vector_bytes;
+          extent + size_t{place.first_page + at / geometry.tokens_per_page()} * kPageBytes +
+          at % geometry.tokens_per_page() * geometry.page().vector_bytes;
       const auto got = TokenNumbers(std::span(key, geometry.page().vector_bytes),
                                     geometry.format.token, geometry.head_dim);
       EXPECT_TRUE(std::equal(got.begin(), got.end(), kv.Key(head, token)));
@@ -178,7 +184,8 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
     const MetaEntry& entry = meta.Entries(2, layer, head)[c];
     EXPECT_EQ(entry.num_tokens, entries[c].num_tokens);
     if (entry.num_tokens > 0) {
-      EXPECT_EQ(entry.first_page, kExtentFirstPage + entries[c].first_page);
+      EXPECT_EQ(entry.first_place,
+                kExtentFirstPage * geometry.places_per_page() + entries[c].first_place);
       EXPECT_EQ(entry.radius, written.radii[head * m + c]);
       EXPECT_EQ(entries[c].radius, written.radii[head * m + c]);
     }
@@ -294,11 +301,12 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(const KvFormat& format, uint32_t h
       if (format.token_code_bits != 0) CheckCodes(written, layer, head, kv);
     }
     // No holes: the pages taken so far are exactly those before next_page.
-    EXPECT_EQ(*written.taken.begin(), layout.first_kv_page);
-    EXPECT_EQ(data_.Download<uint32_t>(next_page)[0], layout.first_kv_page + written.taken.size());
+    EXPECT_EQ(*written.taken.begin(), layout.first_kv_page * geometry.tokens_per_page());
+    EXPECT_EQ(data_.Download<uint32_t>(next_page)[0],
+              layout.first_kv_page + written.taken.size() / geometry.tokens_per_page());
   }
   slots.Check(written.extent.data() + size_t{layout.first_kv_page} * kPageBytes,
-              static_cast<uint32_t>(written.taken.size()));
+              static_cast<uint32_t>(written.taken.size() / geometry.tokens_per_page()));
 }
 
 TEST_P(WriteSegmentTest, PagesHoldTheTokensOfTheirClusters) {
