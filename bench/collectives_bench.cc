@@ -1,6 +1,7 @@
 // Sums and gathers of the ranks of a model, each a process as in a server, with a GPU or a core of
-// its own. Of each size the result is checked once on all ranks; then calls follow each other, on a
-// GPU as recorded work. Prints JSON: the median of a call over rounds, as rank 0 sees it.
+// its own; sums with the norm behind them, as one operation and as two. Of each size of sums the
+// result is checked once on all ranks; then calls follow each other, on a GPU as recorded work.
+// Prints JSON: the median of a call over rounds, as rank 0 sees it.
 //
 // usage: collectives_bench [--device cpu|cuda] [--ranks N] [--memory auto|host]
 // --memory host: GPUs meet in the host's memory, as those do that cannot reach each other's.
@@ -85,6 +86,12 @@ class Rank {
         bench::IsSmoke() ? std::vector<int64_t>{1, 40}
                          : std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 512, 1024, 4096};
     for (const int64_t count : rows) report["sums"].push_back(Sum(count));
+    for (const int64_t count : {1, 2, 8, 20, 32, 64}) {
+      if (count > 2 && bench::IsSmoke()) continue;
+      json norms = NormOfSum(count, true);
+      norms["apart_microseconds"] = NormOfSum(count, false)["microseconds"];
+      report["norms_of_sums"].push_back(norms);
+    }
     for (const int64_t count : {1, 8}) report["gathers"].push_back(Gather(count));
     Must(ranks_.Meet());  // nobody's memory goes while others read it
     return report;
@@ -126,7 +133,24 @@ class Rank {
     return Timed(static_cast<double>(rows * kCols) * 2, sum);
   }
 
-  // Checked by the operation's own suite.
+  // The end of a half of a layer. Checked by the operation's own suite, as what follows is.
+  json NormOfSum(int64_t rows, bool as_one) {
+    const DeviceData::Matrix part = data_.Activations(Drawn(rows), rows, kCols);
+    const DeviceData::Matrix hidden = data_.Activations(Drawn(rows), rows, kCols);
+    const DeviceData::Matrix weight = data_.UploadMatrix(Drawn(1), 1, kCols, DType::kBf16);
+    const AllReduceArgs sum = {.in = part.view, .out = hidden.view, .accumulate = true};
+    const RmsNormArgs norm = {
+        .in = hidden.view, .weight = weight.view, .epsilon = 1e-5f, .out = part.view};
+    return Timed(static_cast<double>(rows * kCols) * 2, [&]() -> absl::Status {
+      Ops& ops = *backend_.ops;
+      if (as_one) {
+        return ops.collective().NormOfSum(*backend_.stream, {.sum = sum, .norms = {&norm, 1}});
+      }
+      RETURN_IF_ERROR(ops.collective().AllReduce(*backend_.stream, sum));
+      return ops.model().RmsNorm(*backend_.stream, norm);
+    });
+  }
+
   json Gather(int64_t rows) {
     const Share share = ShareOf(ranks_.parallel(), kVocab, 16);
     const DeviceData::Matrix out =
