@@ -23,6 +23,7 @@ namespace v1 = generation::v1;
 using testing::HasSubstr;
 
 constexpr int32_t kOutput = 40;
+constexpr int32_t kRepetitiveOutput = 150;
 
 ServiceOptions Options(int num_ranks) {
   ServiceOptions options;
@@ -35,6 +36,16 @@ ServiceOptions Options(int num_ranks) {
 v1::GenerateRequest LongRequest(int32_t max_tokens = kOutput) {
   v1::GenerateRequest request = SampledRequest(RandomTokens(3000, 1), max_tokens, 7);
   request.set_return_progress(true);
+  return request;
+}
+
+// A text that says the same again and again, of which the likeliest tokens go on.
+v1::GenerateRequest RepetitiveRequest(uint64_t seed) {
+  const std::vector<int32_t> phrase = RandomTokens(25, seed);
+  std::vector<int32_t> prompt;
+  while (prompt.size() < 2500) prompt.insert(prompt.end(), phrase.begin(), phrase.end());
+  v1::GenerateRequest request = SampledRequest(prompt, kRepetitiveOutput, seed);
+  request.mutable_sampling()->set_temperature(0);
   return request;
 }
 
@@ -151,6 +162,33 @@ TEST_F(RanksServicesTest, AStoreThatIsKilledComesBackToAllRanks) {
   EXPECT_EQ(LongTokens(), tokens);
   EXPECT_GT(CachedTokens(), before + 2000);
   EXPECT_THAT(processes_.WorkerMetrics(), HasSubstr("retroinfer_rank_page_hits_total{rank=\"1\"}"));
+  EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
+}
+
+// Where texts repeat themselves steps try drafts (how many, costs decide): ranks are told which
+// were not drawn, and the tokens are those of a step each.
+TEST_F(RanksServicesTest, AnswersWithDraftsAreThoseWithout) {
+  int64_t num_tried = 0;
+  const auto answer = [&](v1::Speculation speculation, uint64_t seed) {
+    v1::GenerateRequest request = RepetitiveRequest(seed);
+    request.set_speculation(speculation);
+    GenerateStream stream(processes_.worker_stub(), request);
+    EXPECT_TRUE(stream.Wait().ok());
+    const v1::Finished end = stream.finished();
+    const int64_t tried = end.accepted_prediction_tokens() + end.rejected_prediction_tokens();
+    if (speculation == v1::SPECULATION_OFF) {
+      EXPECT_EQ(tried, 0);
+    } else {
+      num_tried += tried;
+    }
+    return stream.tokens();
+  };
+  for (const uint64_t seed : {1, 2, 3}) {
+    const std::vector<int32_t> plain = answer(v1::SPECULATION_OFF, seed);
+    ASSERT_EQ(plain.size(), size_t{kRepetitiveOutput});
+    EXPECT_EQ(answer(v1::SPECULATION_AUTO, seed), plain);
+  }
+  std::printf("%lld drafts were tried\n", static_cast<long long>(num_tried));
   EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
 }
 
