@@ -5,11 +5,6 @@
 //
 // usage: collectives_bench [--device cpu|cuda] [--ranks N] [--memory auto|host]
 // --memory host: GPUs meet in the host's memory, as those do that cannot reach each other's.
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
+#include "bench/support/rank_processes.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/backend/cpu/cpu_ops.h"
@@ -192,14 +188,6 @@ class Rank {
   DeviceData data_;
 };
 
-// Ends all ranks where this one fails.
-int RunRank(const Options& options, std::span<std::byte> memory, int rank) {
-  RankMemory ranks = Must(RankMemory::Attach(memory, {rank, options.ranks}));
-  const json report = Rank(options, ranks).Measure();
-  if (rank == 0) bench::Print(report);
-  return 0;
-}
-
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Sums and gathers of the ranks of a model");
@@ -208,32 +196,10 @@ int Main(int argc, char** argv) {
   app.add_option("--memory", options.memory)->check(CLI::IsMember({"auto", "host"}));
   CLI11_PARSE(app, argc, argv);
 
-  const size_t bytes =
-      RankMemory::Bytes(options.ranks, RankMemory::kTurnBytes, RankMemory::kPieceBytes);
-  void* const memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) bench::Fail("no memory for what ranks share");
-  const std::span<std::byte> shared(static_cast<std::byte*>(memory), bytes);
-  Must(RankMemory::Format(shared, options.ranks, RankMemory::kTurnBytes, RankMemory::kPieceBytes));
-  // Before anything of CUDA, which does not live through a fork.
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child == 0) std::exit(RunRank(options, shared, rank));
-    if (child < 0) bench::Fail("no process for rank " + std::to_string(rank));
-    children.push_back(child);
-  }
-  int result = 0;
-  while (!children.empty()) {
-    int status = 0;
-    const pid_t ended = ::wait(&status);
-    std::erase(children, ended);
-    if (ended > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    // Others would wait for the one that has failed.
-    if (std::exchange(result, 1) == 1) continue;
-    for (const pid_t child : children) ::kill(child, SIGKILL);
-  }
-  return result;
+  return bench::RunRankProcesses(options.ranks, [&options](RankMemory& ranks) {
+    const json report = Rank(options, ranks).Measure();
+    if (ranks.parallel().rank == 0) bench::Print(report);
+  });
 }
 
 }  // namespace
