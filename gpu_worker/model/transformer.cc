@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
     return absl::InvalidArgumentError("prefill and decode need at least one row each");
   }
   const TensorParallel joined = ops.collective().parallel();
-  if (options.parallel != joined) {
+  if (options.parallel != joined && !options.parallel.is_all()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the model is to be loaded as rank ", options.parallel.rank, " of ",
                      options.parallel.num_ranks, "; operations join rank ", joined.rank, " of ",

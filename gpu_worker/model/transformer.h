@@ -82,7 +82,8 @@ struct TransformerOptions {
   int64_t max_decode_rows = 16;    // sequences of a batch
   int64_t max_positions = 0;       // tokens of a sequence; 0: the model's context length
   KeptWeights weights = KeptWeights::kAsStored;  // of Load and LoadRandom
-  // Which part of the model is this rank's; as ops.collective().parallel().
+  // Which part of the model is this rank's: as ops.collective().parallel(), or all of a model that
+  // the other ranks have nothing of.
   TensorParallel parallel;
   LoadProgress progress;
 };
@@ -101,8 +102,8 @@ class Transformer {
   // `checkpoint` are those of the whole model, whatever this rank has of it.
   //
   // Returns: as LoadModelWeights, ShardConfig and ShardCheckpoint; INVALID_ARGUMENT if
-  //          max_positions is longer than the model's context, or options.parallel is not what
-  //          `ops` join.
+  //          max_positions is longer than the model's context, or options.parallel is a part, of
+  //          other ranks than `ops` join.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device& device, Ops& ops,
                                                            const ModelConfig& config,
                                                            const Checkpoint& checkpoint,

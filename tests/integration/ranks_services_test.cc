@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
+#include "tests/support/decoded_trace.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer::test_support {
 namespace {
@@ -190,6 +194,32 @@ TEST_F(RanksServicesTest, AnswersWithDraftsAreThoseWithout) {
   }
   std::printf("%lld drafts were tried\n", static_cast<long long>(num_tried));
   EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
+}
+
+// The small model is rank 0's alone, and changes no answer; each rank records its own KV heads.
+TEST_F(RanksServicesTest, ADraftModelAndTracesGoWithRanks) {
+  const std::vector<int32_t> tokens = LongTokens();
+  processes_.worker().Signal(SIGTERM);
+  ASSERT_TRUE(processes_.worker().Wait(absl::Minutes(1)).has_value());
+  const TempFolder folder;
+  const std::string trace = folder.path() + "/trace";
+  std::vector<std::string>& arguments = processes_.options().worker_arguments;
+  arguments.insert(arguments.end(),
+                   {"--draft-model", processes_.options().model_folder, "--record-trace", trace});
+  processes_.StartWorker();
+  EXPECT_THAT(processes_.worker().Log(), HasSubstr("for the draft model"));
+  EXPECT_EQ(LongTokens(), tokens);
+  processes_.worker().Signal(SIGTERM);
+  ASSERT_TRUE(processes_.worker().Wait(absl::Minutes(1)).has_value());
+  std::vector<DecodedTrace> traces;
+  for (const std::string& path : {trace, trace + ".rank1"}) {
+    std::stringstream bytes;
+    bytes << std::ifstream(path).rdbuf();
+    traces.emplace_back(bytes.str());
+    ASSERT_FALSE(traces.back().steps.empty()) << path;
+  }
+  EXPECT_EQ(traces[0].num_kv_heads, traces[1].num_kv_heads);
+  EXPECT_EQ(traces[0].steps.size(), traces[1].steps.size());
 }
 
 // With more ranks than KV heads several have the same one; what they write is one rank's segment.
