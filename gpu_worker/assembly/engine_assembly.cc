@@ -116,7 +116,7 @@ size_t SyntheticBytes(const SyntheticShape& shape, DType activation_dtype, int32
       std::count_if(PolicyTable().begin(), PolicyTable().end(),
                     [](const PolicyEntry& entry) { return entry.takes_synthetic_contexts; }));
   return SyntheticContext::Bytes(shape, activation_dtype) +
-         num_decorated * DriftingQueries::Bytes(shape.geometry.num_layers, max_batch);
+         num_decorated * DriftingQueries::Bytes(shape, activation_dtype, max_batch);
 }
 
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,

@@ -22,11 +22,7 @@ class DriftingQueriesTest : public ::testing::Test {
              .num_query_heads = 2,
              .max_tokens = 20'000})),
         drifting_(*DriftingQueries::Create(*backend_->device, backend_->ops->model(),
-                                           *backend_->stream, policy_, context_, 2, 3)),
-        buffer_(
-            *backend_->device->Allocate(3 * kWidth * sizeof(float), MemoryPurpose::kActivations)),
-        keys_buffer_(
-            *backend_->device->Allocate(3 * 64 * sizeof(float), MemoryPurpose::kActivations)) {}
+                                           *backend_->stream, policy_, context_, 2, 3)) {}
 
   // The queries of one layer of a step for these sequences.
   std::vector<float> Step(std::vector<SequenceKv*> batch, uint32_t layer) {
@@ -35,21 +31,18 @@ class DriftingQueriesTest : public ::testing::Test {
     return Layer(batch.size(), layer);
   }
   std::vector<float> Layer(size_t batch, uint32_t layer) {
-    const MatrixView queries =
-        MatrixView::Dense(buffer_.bytes(), backend_->ops->model().activation_dtype(),
-                          static_cast<int64_t>(batch), kWidth);
-    const MatrixView keys =
-        MatrixView::Dense(keys_buffer_.bytes(), backend_->ops->model().activation_dtype(),
-                          static_cast<int64_t>(batch), 64);
-    EXPECT_TRUE(drifting_->DecodeLayer(layer, {}, queries, keys, {}, {}).ok());
-    return Read(buffer_, batch * kWidth);
+    EXPECT_TRUE(drifting_->DecodeLayer(layer, {}, {}, {}, {}, {}).ok());
+    EXPECT_EQ(policy_.queries.rows, static_cast<int64_t>(batch));
+    EXPECT_EQ(policy_.queries.cols, kWidth);
+    return Read(policy_.queries);
   }
-  std::vector<float> Read(const DeviceBuffer& buffer, size_t count) {
-    std::vector<float> values(count);
-    EXPECT_TRUE(backend_->device
-                    ->Download(*backend_->stream, buffer.bytes().first(count * sizeof(float)),
-                               std::as_writable_bytes(std::span(values)))
-                    .ok());
+  std::vector<float> Read(const MatrixView& view) {
+    std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
+    const std::span<std::byte> host = std::as_writable_bytes(std::span(values));
+    EXPECT_TRUE(
+        backend_->device
+            ->Download(*backend_->stream, DeviceSpan<std::byte>(view.data, host.size()), host)
+            .ok());
     EXPECT_TRUE(backend_->stream->Synchronize().ok());
     return values;
   }
@@ -58,7 +51,6 @@ class DriftingQueriesTest : public ::testing::Test {
   test_support::FakePolicy policy_;
   SyntheticContext context_;
   std::unique_ptr<DriftingQueries> drifting_;
-  DeviceBuffer buffer_, keys_buffer_;
   SequenceKv first_{.sequence_id = 1}, second_{.sequence_id = 2};
 };
 
@@ -68,7 +60,6 @@ TEST_F(DriftingQueriesTest, EachSequenceAndLayerHasQueriesOfItsOwn) {
   EXPECT_NE(zero, one);
   EXPECT_NE(std::vector<float>(zero.begin(), zero.begin() + kWidth),
             std::vector<float>(zero.begin() + kWidth, zero.end()));
-  EXPECT_EQ(policy_.queries.rows, 2);
 }
 
 TEST_F(DriftingQueriesTest, ASequencesQueriesDoNotDependOnItsPlaceInTheBatch) {
@@ -99,14 +90,25 @@ TEST_F(DriftingQueriesTest, AGeneratedTokenHasTheKeyOfItsPosition) {
   first_.num_tokens = 20'000;
   second_.num_tokens = 20'031;  // of another cluster
   Step({&first_, &first_, &second_}, 0);
-  const std::vector<float> keys = Read(keys_buffer_, 3 * 64);
+  const std::vector<float> keys = Read(policy_.keys);
   EXPECT_NE(key(keys, 0), key(keys, 2));
   first_.num_tokens = 20'001;
   second_.num_tokens = 20'031 + static_cast<int64_t>(kGeneratedTokens);
   Step({&first_, &second_}, 1);
-  const std::vector<float> later = Read(keys_buffer_, 2 * 64);
+  const std::vector<float> later = Read(policy_.keys);
   EXPECT_EQ(key(later, 0), key(keys, 1)) << "a sequence's second row is its next token";
   EXPECT_EQ(key(later, 1), key(keys, 2)) << "keys come again";
+}
+
+TEST_F(DriftingQueriesTest, BytesAreWhatIsAllocated) {
+  const SyntheticShape shape = {.geometry = {.num_layers = 2, .num_kv_heads = 1, .head_dim = 64},
+                                .num_query_heads = 2,
+                                .max_tokens = 20'000};
+  const size_t before = backend_->device->allocated_bytes(MemoryPurpose::kActivations);
+  auto other = *DriftingQueries::Create(*backend_->device, backend_->ops->model(),
+                                        *backend_->stream, policy_, context_, 2, 3);
+  EXPECT_EQ(backend_->device->allocated_bytes(MemoryPurpose::kActivations) - before,
+            DriftingQueries::Bytes(shape, backend_->ops->model().activation_dtype(), 3));
 }
 
 TEST_F(DriftingQueriesTest, EverythingElseIsThePolicys) {

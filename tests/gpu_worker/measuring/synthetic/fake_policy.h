@@ -30,8 +30,9 @@ class FakePolicy final : public AttentionPolicy {
   uint64_t StepShape() const override { return 17; }
   absl::Status UploadStep() override { return absl::OkStatus(); }
   absl::Status DecodeLayer(uint32_t, const AttentionForm&, const MatrixView& asked,
-                           const MatrixView&, const MatrixView&, const MatrixView&) override {
+                           const MatrixView& given, const MatrixView&, const MatrixView&) override {
     queries = asked;
+    keys = given;
     return absl::OkStatus();
   }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
@@ -44,6 +45,7 @@ class FakePolicy final : public AttentionPolicy {
   std::vector<uint32_t> layers;
   LayerKv taken;
   MatrixView queries;
+  MatrixView keys;
 };
 
 }  // namespace retroinfer::test_support
