@@ -6,7 +6,7 @@
 //          [--folder DIR] [--cold-rounds 2] [--warm-rounds 5] [--weights-dtype bf16|fp8] [--ranks
 //          1]
 // With several ranks, processes as in a server with a GPU each, all load their parts at once, with
-// as many threads each; rank 0 hashes all files before. Times end when the last one is done.
+// as many threads each; rank 0 hashes all files meanwhile. Times end when the last one is done.
 // Writes model files with random weights to a new folder in DIR (default: the temporary folder) and
 // removes it. Prints one JSON object. "cold" drops the files from the page cache; whether the
 // system below keeps them elsewhere is not its affair.
@@ -314,12 +314,14 @@ class LoadBench {
       Must(hasher.Finish(config_).status());
       return;
     }
-    if (is_first()) {
+    std::thread hashing([&] {
+      if (!is_first()) return;
       Must(ModelFingerprint(config_, checkpoint,
                             {.num_threads = backend_.device->info().num_processors})
                .status());
-    }
+    });
     Load(checkpoint, nullptr);
+    hashing.join();
   }
 
   // What is on the device and what was hashed are what the mapped files hold.
