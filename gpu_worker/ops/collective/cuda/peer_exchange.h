@@ -2,15 +2,15 @@
 // backend are made of. Each rank has a piece of it on its own GPU, which the others have mapped
 // (peer access over NVLink or PCIe).
 //
-//   flags    [kExchangeBlocks][kMostRanks] u32   the turn that a rank's block has come to, which it
-//                                                writes
-//   turns    [kExchangeBlocks] u32               of this rank's blocks; read and written by them
-//   first    [2][kFirstBlocks][kFirstBytes]      what blocks show the others, in turns
-//   parts    [kExchangeBlocks][kSecondBytes]     two shots: what the others give of this rank's
-//   parts sums     [kExchangeBlocks][kSecondBytes]     two shots: sums of all parts, as ranks give
-//   them rows     [2][kRowBlocks][kMostRanks]         rows that ranks give, in turns, each 4 bytes
-//   beside
-//            [2 * kRowBytes]                     their turn
+//   flags   [kExchangeBlocks][kMostRanks] u32   the turn that a rank's block has come to
+//   turns   [kExchangeBlocks] u32               of this rank's blocks; theirs alone
+//   first   [2][kFirstBlocks][kFirstBytes]      what blocks show the others, in turns
+//   parts   [kExchangeBlocks][kSecondBytes]     two shots: what this rank is to add
+//   sums    [kExchangeBlocks][kSecondBytes]     two shots: sums of all parts
+//   rows    [2][kRowBlocks][kMostRanks]         rows that ranks give, in turns, with the
+//           [2 * kRowBytes]                     number of the turn beside each 4 bytes
+//
+// `flags`, `parts`, `sums` and `rows` are written by the others.
 //
 // A block meets the blocks of the same number on all ranks, and no others. So each has room of its
 // own: where it lies hangs on nothing but the block. Turns are counted on the device, so that a
