@@ -5,14 +5,14 @@
 // and feeds its tokens; then it lets go of everything.
 //
 // usage: indexed_tail_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--context 102400]
-//          [--tail 64] [--clients 1 8] [--batch 64] [--rounds 8] [--growth 0 2]
+//          [--tail 64] [--clients 1 8] [--batch 64] [--rounds 8] [--first-rows 0 8]
 //          [--cache-share 0.1] [--reuse code|needle] [--weights-dtype auto|fp8|int4]
 //          [--kv-dtype bf16|int8] [--layers N]
 // Prints one JSON object: for each number of clients, who all ask at once, the time until all have
-// the first token of the answer, the steps of a round, and questions a second. --growth: a step
-// feeds a question at most so many times as many tokens as it has been fed; 0: as many as there are
-// rows. "held": another sequence attends to the text all the time, so that its index is on the
-// device, and pages in the block cache.
+// the first token of the answer, the steps of a round, and questions a second. --first-rows: the
+// first step of a question feeds at most so many of its tokens; 0: as many as there are rows.
+// "held": another sequence attends to the text all the time, so that its index is on the device,
+// and pages in the block cache.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -52,7 +52,7 @@ struct Settings {
   std::vector<int64_t> clients = {1, 8};
   int32_t batch = 64;
   int64_t rounds = 8;
-  std::vector<int64_t> growth = {0, 2};
+  std::vector<int64_t> first_rows = {0, 8};
   double cache_share = 0.1;
   int64_t dense_below = 8192;
   std::string reuse = "code";
@@ -81,7 +81,7 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--clients", settings.clients)->check(CLI::Range(1, 1000));
   app.add_option("--batch", settings.batch)->check(CLI::Range(1, 1024));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 1'000'000));
-  app.add_option("--growth", settings.growth)->check(CLI::Range(0, 1024));
+  app.add_option("--first-rows", settings.first_rows)->check(CLI::Range(0, 1024));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--reuse", settings.reuse)->check(CLI::IsMember({"code", "needle"}));
   app.add_option("--weights-dtype", settings.weights_dtype)
@@ -151,14 +151,14 @@ class IndexedTailBench {
     for (const bool is_held : {false, true}) {
       if (is_held) holder = ReadHeads(1);
       for (const int64_t clients : settings_.clients) {
-        for (const int64_t growth : settings_.growth) {
-          growth_ = growth;
+        for (const int64_t first_rows : settings_.first_rows) {
+          first_rows_ = first_rows;
           for (int64_t i = 0; i < 2; ++i) (void)Ask(clients);  // graphs are recorded
           std::vector<Round> rounds;
           for (int64_t i = 0; i < settings_.rounds; ++i) rounds.push_back(Ask(clients));
           nlohmann::json one = ToJson(clients, rounds);
           one["held"] = is_held;
-          one["growth"] = growth;
+          one["first_rows"] = first_rows;
           json["rounds"].push_back(std::move(one));
         }
       }
@@ -315,8 +315,8 @@ class IndexedTailBench {
 
   // How many tokens the next step may feed.
   int64_t MostOf(const SequenceKv& kv) const {
-    const int64_t fed = settings_.tail - kv.given_left();
-    const int64_t most = growth_ == 0 ? kv.given_left() : growth_ * fed;
+    const bool is_first = kv.given_left() == settings_.tail;
+    const int64_t most = is_first && first_rows_ > 0 ? first_rows_ : kv.given_left();
     return std::clamp<int64_t>(most, 1, std::max<int64_t>(1, kv.given_left()));
   }
 
@@ -423,7 +423,7 @@ class IndexedTailBench {
   std::vector<Extent> extents_;
   PageId next_page_ = 0;
   uint64_t next_id_ = 1;
-  int64_t growth_ = 0;
+  int64_t first_rows_ = 0;
 };
 
 }  // namespace

@@ -165,7 +165,7 @@ SelectionBudget WaveDecode::BudgetFor(const Sequence& sequence, int64_t num_clus
 }
 
 absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
-                                   DeviceSpan<const DenseZone> zones, bool weighs_unseen) {
+                                   DeviceSpan<const DenseZone> zones, const StepTask& task) {
   const std::span<MetaIndexView> indexes = inputs_.Host<MetaIndexView>(kIndexes);
   const std::span<SelectionBudget> budgets = inputs_.Host<SelectionBudget>(kBudgets);
   if (batch.size() > indexes.size() || zones.size() != batch.size()) {
@@ -176,7 +176,7 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
   const int64_t most_clusters = MaxClusters(limits_.max_tokens);
   batch_ = static_cast<int64_t>(batch.size());
   zones_ = zones;
-  weighs_unseen_ = weighs_unseen;
+  task_ = task;
   max_clusters_ = max_retrieved_ = max_estimated_ = max_pages_ = max_chosen_ = 0;
   shares_index_ = batch.size() > 1;
   for (size_t i = 0; i < batch.size(); ++i) {
@@ -209,11 +209,12 @@ uint64_t WaveDecode::StepShape() const {
   const auto blocks = [](int64_t clusters) {
     return static_cast<uint64_t>(clusters) / kClustersPerMetaBlock;
   };
-  const bool weighs = weighs_unseen_ && max_clusters_ > 0;
+  const bool weighs = task_.weighs_unseen && max_clusters_ > 0;
   const auto width = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(max_chosen_)));
   const uint64_t chosen = max_chosen_ == execution_.max_pages() ? 63 : width;
-  return (uint64_t{weighs} << 63) | (uint64_t{shares_index_} << 62) | (chosen << 45) |
-         (blocks(max_clusters_) << 30) | (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
+  return (uint64_t{weighs} << 63) | (uint64_t{shares_index_} << 62) |
+         (uint64_t{task_.fetches_first} << 61) | (chosen << 45) | (blocks(max_clusters_) << 30) |
+         (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
 }
 
 absl::Status WaveDecode::Layer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
@@ -227,7 +228,7 @@ absl::Status WaveDecode::Layer(uint32_t layer, const AttentionForm& form, const 
     RETURN_IF_ERROR(FindRests(layer, form, queries));
   }
   RETURN_IF_ERROR(EstimateZone(layer));
-  if (weighs_unseen_) RETURN_IF_ERROR(WeighUnseen(layer));
+  if (task_.weighs_unseen) RETURN_IF_ERROR(WeighUnseen(layer));
   RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(AdmitPages());
   return Attend(layer, form, queries, out);
@@ -242,8 +243,13 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const AttentionForm& fo
   RETURN_IF_ERROR(beside_->Wait(*selected_));
   if (has_codes_) RETURN_IF_ERROR(FindRestsOn(*beside_, layer, form, queries));
   RETURN_IF_ERROR(EstimateOn(*beside_, layer));
-  if (weighs_unseen_) RETURN_IF_ERROR(WeighUnseenOn(*beside_, layer));
+  if (task_.weighs_unseen) RETURN_IF_ERROR(WeighUnseenOn(*beside_, layer));
   RETURN_IF_ERROR(beside_->Record(*estimated_done_));
+  if (task_.fetches_first) {
+    RETURN_IF_ERROR(LookUpPages(layer));
+    RETURN_IF_ERROR(AdmitPagesOn(stream_, execution_.pages(static_cast<int32_t>(batch_))));
+    return AttendAfter(estimated_done_.get(), layer, form, queries, out);
+  }
   // The last layer's admissions: they had all of the time since its attention.
   if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
   RETURN_IF_ERROR(LookUpPages(layer));
@@ -393,7 +399,7 @@ DeviceSpan<float> WaveDecode::UnseenShares(uint32_t layer) const {
 
 absl::Status WaveDecode::DownloadStep() {
   if (max_clusters_ == 0) return absl::OkStatus();
-  if (beside_ != nullptr) RETURN_IF_ERROR(stream_.Wait(*admitted_));
+  if (beside_ != nullptr && !task_.fetches_first) RETURN_IF_ERROR(stream_.Wait(*admitted_));
   return outputs_.Download(stream_, kNumOutputs);
 }
 
@@ -447,7 +453,7 @@ absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer
     args.num_pages = PageCounts(layer);
     args.max_pages = execution_.max_pages();
     args.estimate = EstimateView();
-    if (weighs_unseen_) {
+    if (task_.weighs_unseen) {
       args.unseen = UnseenView();
       args.unseen_share = UnseenShares(layer);
     }
@@ -482,7 +488,7 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
 }
 
 std::optional<double> WaveDecode::LastStepUnseen(size_t row) const {
-  if (!weighs_unseen_) return std::nullopt;
+  if (!task_.weighs_unseen) return std::nullopt;
   if (max_clusters_ == 0 || inputs_.Host<SelectionBudget>(kBudgets)[row].num_clusters == 0) {
     return 0;
   }

@@ -62,17 +62,25 @@ class WaveDecode {
   // is observed are whole clusters.
   void Observe(RetrievalObserver* observer) { observer_ = observer; }
 
+  // What a step does beside attending.
+  struct StepTask {
+    bool weighs_unseen = false;  // LastStepUnseen() is asked for
+    // Pages that are missed are admitted before rows attend, not meanwhile. Where many rows of a
+    // sequence miss the same pages, one reads them for all: attended in the arena, each row's
+    // misses would be read by itself.
+    bool fetches_first = false;
+  };
   // `zones` [batch.size()] is device memory that must stay until the step is done; the same holds
-  // for the block lists of the indexes. `weighs_unseen`: LastStepUnseen() is asked for.
+  // for the block lists of the indexes.
   //
   // REQUIRES: batch.size() <= max_batch; the block cache has begun the step.
   absl::Status BeginStep(std::span<const Sequence> batch, DeviceSpan<const DenseZone> zones,
-                         bool weighs_unseen);
+                         const StepTask& task);
   // Clusters of a row of the step's lists, at most; 0: no sequence of it has an index.
   int64_t max_retrieved() const { return max_clusters_ == 0 ? 0 : max_retrieved_; }
-  // As in attention_policy.h. The shape is that of the step's arrays, whether it weighs, and
-  // whether all rows are of one sequence: row lengths are rounded up to powers of two, so that a
-  // growing context keeps its shape for long.
+  // As in attention_policy.h. The shape is that of the step's arrays, its task, and whether all
+  // rows are of one sequence: row lengths are rounded up to powers of two, so that a growing
+  // context keeps its shape for long.
   uint64_t StepShape() const;
   absl::Status UploadStep() { return inputs_.Upload(stream_); }
   // queries, out: [batch, query_heads * head_dim], activation dtype.
@@ -128,9 +136,9 @@ class WaveDecode {
                            const MatrixView& queries);
   absl::Status EstimateOn(Stream& stream, uint32_t layer);
   absl::Status WeighUnseenOn(Stream& stream, uint32_t layer);
-  absl::Status AdmitPagesOn(Stream& stream) {
-    return ops_.block_cache().AdmitPages(stream,
-                                         {.cache = cache_.view(), .counters = cache_.counters()});
+  absl::Status AdmitPagesOn(Stream& stream, DeviceSpan<PageRef> pages = {}) {
+    return ops_.block_cache().AdmitPages(
+        stream, {.cache = cache_.view(), .counters = cache_.counters(), .pages = pages});
   }
   absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const AttentionForm& form,
                            const MatrixView& queries, const MatrixView& out);
@@ -219,7 +227,7 @@ class WaveDecode {
   int64_t max_chosen_ = 0;     // of these
   bool shares_index_ = false;  // all rows, and there are several
   DeviceSpan<const DenseZone> zones_;
-  bool weighs_unseen_ = false;
+  StepTask task_;
 };
 
 }  // namespace retroinfer

@@ -41,13 +41,16 @@ Observation::Observation(const Sources& sources) : sources_(sources), executor_(
   input_.lanes.resize(executor_.num_lanes());
 }
 
-// Where misses are attended in the arena, each row of a step fetches its own, those that its
-// neighbours fetch as well: a prompt's end begins with few rows, which leave in the block cache
-// what the next ones ask for. Its steps have 1, 2, 6, 18 ... rows.
+// Where misses are attended in the arena, the first step of a prompt's end has few rows: they leave
+// in the block cache most of what the others ask for, and no list of misses overflows
+// (WaveDecode::StepTask::fetches_first).
 int64_t Observation::MostMoreGiven(const SequenceKv& kv) const {
-  constexpr int64_t kGrowth = 2;
-  if (executor_.parts().ops->block_cache().uses_transient_slots()) return kv.given_tokens;
-  return std::max<int64_t>(1, kGrowth * (kv.given_tokens - kv.given_left())) - 1;
+  constexpr int64_t kFirstRows = 8;
+  const bool is_first = kv.given_left() == kv.given_tokens;
+  if (!is_first || executor_.parts().ops->block_cache().uses_transient_slots()) {
+    return kv.given_tokens;
+  }
+  return kFirstRows - 1;
 }
 
 const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts_all,

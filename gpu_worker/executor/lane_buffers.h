@@ -11,8 +11,6 @@ namespace retroinfer {
 
 // Bytes of a lane's buffers.
 struct LaneBufferSizes {
-  size_t rows;
-  size_t last;
   size_t last_hidden;
   size_t hidden;
   size_t kv;  // of each of the two
@@ -22,13 +20,11 @@ struct LaneBufferSizes {
     const auto tokens = static_cast<size_t>(max_tokens);
     const auto members = static_cast<size_t>(max_members);
     const size_t row = static_cast<size_t>(model.hidden_size) * DTypeBytes(activation_dtype);
-    rows = 2 * tokens * sizeof(int32_t);
-    last = members * sizeof(int32_t);
     last_hidden = members * row;
     hidden = tokens * row;
     kv = 2 * size_t{geometry.num_kv_heads} * tokens * geometry.prompt_vector_bytes();
   }
-  size_t total() const { return rows + last + last_hidden + hidden + 2 * kv; }
+  size_t total() const { return last_hidden + hidden + 2 * kv; }
 };
 
 }  // namespace retroinfer

@@ -11,13 +11,23 @@
 #include "gpu_worker/executor/lane_buffers.h"
 
 namespace retroinfer {
+namespace {
+
+// Prompts of models with window layers are never read whole.
+bool KeepsSinks(const ModelConfig& model) {
+  return std::ranges::all_of(model.layer_windows, [](int32_t window) { return window == 0; });
+}
+
+}  // namespace
 
 MemoryNeed PrefillLane::MemoryOf(const ModelConfig& model, DType activation_dtype,
                                  const KvGeometry& geometry, int64_t max_tokens,
                                  int32_t max_members) {
   const LaneBufferSizes sizes(model, activation_dtype, geometry, max_tokens, max_members);
-  return MemoryNeed(MemoryPurpose::kActivations, sizes.total()) +
-         CachedKvReader::MemoryOf(max_tokens, max_members);
+  const size_t bytes = sizes.total() + GroupRows::Bytes(max_tokens, max_members);
+  const MemoryNeed need = MemoryNeed(MemoryPurpose::kActivations, bytes) +
+                          CachedKvReader::MemoryOf(max_tokens, max_members);
+  return KeepsSinks(model) ? need + SinkCache::MemoryOf(geometry) : need;
 }
 
 absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& parts,
@@ -32,10 +42,8 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   const auto allocate = [&device](size_t bytes) {
     return device.Allocate(bytes, MemoryPurpose::kActivations);
   };
-  ASSIGN_OR_RETURN(lane->host_rows_, device.AllocateHost(sizes.rows));
-  ASSIGN_OR_RETURN(lane->rows_, allocate(sizes.rows));
-  ASSIGN_OR_RETURN(lane->host_last_, device.AllocateHost(sizes.last));
-  ASSIGN_OR_RETURN(lane->last_, allocate(sizes.last));
+  lane->max_members_ = static_cast<size_t>(max_members);
+  ASSIGN_OR_RETURN(lane->rows_, GroupRows::Create(device, *parts.stream, max_tokens, max_members));
   ASSIGN_OR_RETURN(lane->reader_, CachedKvReader::Create({.device = parts.device,
                                                           .ops = parts.ops,
                                                           .stream = parts.stream,
@@ -47,19 +55,17 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   for (DeviceBuffer& kv : lane->kv_) {
     ASSIGN_OR_RETURN(kv, allocate(sizes.kv));
   }
-  ASSIGN_OR_RETURN(lane->uploaded_, device.CreateEvent());
+  if (KeepsSinks(parts.model->config())) {
+    ASSIGN_OR_RETURN(
+        lane->sinks_,
+        SinkCache::Create({.device = parts.device, .ops = parts.ops, .stream = parts.stream},
+                          geometry));
+  }
   return lane;
 }
 
-bool PrefillLane::Has(const SequenceKv& sequence) const {
-  return std::ranges::any_of(members_, [&sequence](const MemberState& state) {
-    return state.member.sequence == &sequence;
-  });
-}
-
 absl::Status PrefillLane::Begin(std::span<const Member> members) {
-  RI_CHECK(!busy() && !members.empty() &&
-           members.size() * sizeof(int32_t) <= host_last_.size_bytes());
+  RI_CHECK(!busy() && !members.empty() && members.size() <= max_members_);
   members_.clear();
   failures_.clear();
   next_row_ = num_rows_ = layer_ = 0;
@@ -80,13 +86,29 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
     for (const size_t member : run.members) members_[member].num_rows += run.num_rows;
     for (const size_t member : run.ends_with_it) members_[member].last_row = num_rows_ - 1;
   }
+  BeginSinks();
   absl::Status begun = LayOutKv();
-  if (begun.ok()) begun = UploadRows();
+  std::vector<std::span<const int32_t>> prompts;
+  for (const Member& member : members) prompts.push_back(member.prompt);
+  if (begun.ok()) begun = rows_->Upload(runs_.runs, prompts);
   std::vector<std::span<const CachedRun>> cached;
   for (const Member& member : members) cached.push_back(member.sequence->cached);
   if (begun.ok()) begun = reader_->Begin(std::move(cached));
   if (!begun.ok()) members_.clear();
   return begun;
+}
+
+void PrefillLane::BeginSinks() {
+  only_sinks_ = sinks_.has_value() && std::ranges::all_of(runs_.runs, [this](const auto& run) {
+                  return run.first_position == 0 && run.num_rows == int64_t{kSinkTokens} &&
+                         members_[run.members.front()].member.sequence->reads_all();
+                });
+  if (!sinks_.has_value()) return;
+  std::vector<std::span<const int32_t>> prompts;
+  for (const PrefillRun& run : runs_.runs) {
+    if (only_sinks_) prompts.push_back(members_[run.members.front()].member.prompt);
+  }
+  sinks_->Begin(prompts);
 }
 
 // Lays out the lane's KV: first the buffers of the prefix groups, then the members' own KV.
@@ -122,31 +144,6 @@ absl::Status PrefillLane::LayOutKv() {
   if (tokens <= max_tokens_) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("a group of prompts takes ", tokens, " tokens of a lane of ", max_tokens_));
-}
-
-absl::Status PrefillLane::UploadRows() {
-  // The copies for the last group are long done, unless that group was aborted.
-  RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
-  const auto rows = static_cast<size_t>(num_rows_);
-  const auto host = host_rows_.as<int32_t>();
-  const std::span<int32_t> ids = host.first(rows);
-  const std::span<int32_t> positions = host.subspan(static_cast<size_t>(max_tokens_), rows);
-  for (const PrefillRun& run : runs_.runs) {
-    const std::span<const int32_t> prompt = members_[run.members.front()].member.prompt;
-    for (int64_t row = 0; row < run.num_rows; ++row) {
-      const auto at = static_cast<size_t>(run.first_row + row);
-      const int64_t position = run.first_position + row;
-      ids[at] = prompt[static_cast<size_t>(position)];
-      positions[at] = static_cast<int32_t>(position);
-    }
-  }
-  const size_t bytes = rows * sizeof(int32_t);
-  const size_t half = static_cast<size_t>(max_tokens_) * sizeof(int32_t);
-  RETURN_IF_ERROR(
-      parts_.device->Upload(*parts_.stream, std::as_bytes(ids), rows_.bytes().first(bytes)));
-  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(positions),
-                                        rows_.bytes().subspan(half, bytes)));
-  return parts_.stream->Record(*uploaded_);
 }
 
 LayerKv PrefillLane::KvAt(int64_t first_token, int64_t num_tokens) const {
@@ -313,10 +310,6 @@ absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
   return absl::OkStatus();
 }
 
-std::vector<PrefillLane::Failure> PrefillLane::TakeFailures() {
-  return std::exchange(failures_, {});
-}
-
 // Adds rows [first, last) of the run to the pass that is being enqueued.
 void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
   const PrefixGroup& prefix_group = prefix_groups_[run.prefix_group];
@@ -345,9 +338,30 @@ void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
     piece.copies.push_back(
         {.kv = TakenKvOf(member), .first_token = sequence.TakenRowOf(run.first_position + first)});
   }
+  if (only_sinks_) return AddSink(run, piece, first == 0, ends_run);
   if (first == 0 && !run.reads.empty())
     piece.before = [this, run = &run] { return ReadCachedTokens(*run); };
   if (ends_run) piece.behind = [this, run = &run] { return TakeLayer(*run); };
+}
+
+void PrefillLane::AddSink(const PrefillRun& run, PrefillPiece& piece, bool begins, bool ends) {
+  const auto i = static_cast<size_t>(&run - runs_.runs.data());
+  const uint32_t layer = map_[layer_].number;
+  const LayerKv kv = KvOf(prefix_groups_[run.prefix_group]);
+  const int64_t row = prefix_groups_[run.prefix_group].row_of_position;
+  if (begins && sinks_->knows_all()) {
+    piece.before = [this, i, layer, kv, row, copies = std::exchange(piece.copies, {})] {
+      for (const PrefillPiece::Copy& copy : copies) {
+        RETURN_IF_ERROR(sinks_->Read(i, layer, copy.kv, copy.first_token));
+      }
+      return sinks_->Read(i, layer, kv, row);
+    };
+  }
+  if (!ends) return;
+  piece.behind = [this, i, layer, kv, row, run = &run] {
+    if (!sinks_->knows_all()) RETURN_IF_ERROR(sinks_->Write(i, layer, kv, row));
+    return TakeLayer(*run);
+  };
 }
 
 void PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
@@ -357,7 +371,7 @@ void PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
     const int64_t last = std::min(first_row + num_rows - run.first_row, run.num_rows);
     if (first >= last) continue;
     AddPiece(run, first, last);
-    CountRows(run, last - first);
+    if (!only_sinks_ || !sinks_->knows_all()) CountRows(run, last - first);
   }
 }
 
@@ -371,25 +385,34 @@ void PrefillLane::CountRows(const PrefillRun& run, int64_t rows) {
 absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const MatrixView& logits) {
   RI_CHECK(busy() && layer_ < num_layers() && rows >= 1 && rows <= max_rows_ &&
            next_row_ + rows <= num_rows_ && WholeUnits(rows) == rows);
-  const auto first = static_cast<size_t>(next_row_), count = static_cast<size_t>(rows);
-  const DeviceSpan<const int32_t> ids = rows_.as<const int32_t>();
-  const MatrixView hidden = Hidden().Rows(next_row_, rows);
   if (next_row_ == 0) RETURN_IF_ERROR(PrepareLayer());
   CollectPieces(next_row_, rows);
-  if (layer_ == 0) {
-    RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream, ids.subspan(first, count), hidden));
+  if (only_sinks_ && sinks_->knows_all()) {
+    for (const PrefillPiece& piece : pieces_) {
+      if (piece.before) RETURN_IF_ERROR(piece.before());
+      if (piece.behind) RETURN_IF_ERROR(piece.behind());
+    }
+  } else {
+    RETURN_IF_ERROR(Compute(rows));
   }
-  RETURN_IF_ERROR(parts_.model->PrefillLayer(
-      *parts_.stream, layer_, hidden, ids.subspan(static_cast<size_t>(max_tokens_) + first, count),
-      pieces_));
   next_row_ += rows;
   if (next_row_ < num_rows_) return Outcome::kWorked;
 
   ++layer_;
   next_row_ = 0;
   if (layer_ < num_layers()) return Outcome::kWorked;
+  if (only_sinks_) sinks_->End();
   RETURN_IF_ERROR(FillLastLogits(logits));
   return Outcome::kDone;
+}
+
+absl::Status PrefillLane::Compute(int64_t rows) {
+  const MatrixView hidden = Hidden().Rows(next_row_, rows);
+  if (layer_ == 0) {
+    RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream, rows_->ids(next_row_, rows), hidden));
+  }
+  return parts_.model->PrefillLayer(*parts_.stream, layer_, hidden,
+                                    rows_->positions(next_row_, rows), pieces_);
 }
 
 absl::Status PrefillLane::PrepareLayer() {
@@ -418,32 +441,19 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const M
 
 // Gathers the rows of last tokens, so that the vocabulary is gone through once for all.
 absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
-  const std::span<int32_t> last = host_last_.as<int32_t>();
-  RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
-  size_t count = 0;
+  std::vector<int32_t> last;
   for (const MemberState& state : members_) {
-    if (!state.is_live() || !state.gives_logits()) continue;
-    last[count++] = static_cast<int32_t>(state.last_row);
+    if (state.is_live() && state.gives_logits())
+      last.push_back(static_cast<int32_t>(state.last_row));
   }
-  if (count == 0) return absl::OkStatus();
-  const auto rows = static_cast<int64_t>(count);
-  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(last.first(count)),
-                                        last_.bytes().first(count * sizeof(int32_t))));
-  RETURN_IF_ERROR(parts_.stream->Record(*uploaded_));
+  if (last.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const DeviceSpan<const int32_t> rows, rows_->UploadLast(last));
   const MatrixView gathered =
-      MatrixView::Dense(last_hidden_.bytes(), parts_.model->activation_dtype(), rows,
+      MatrixView::Dense(last_hidden_.bytes(), parts_.model->activation_dtype(), std::ssize(last),
                         parts_.model->config().hidden_size);
   RETURN_IF_ERROR(parts_.ops->model().Embedding(
-      *parts_.stream, {.token_ids = last_.as<const int32_t>().first(count),
-                       .table = Hidden().Rows(0, num_rows_),
-                       .out = gathered}));
-  return parts_.model->Logits(*parts_.stream, gathered, logits.Rows(0, rows));
-}
-
-bool PrefillLane::FinishesPrompt(const SequenceKv& sequence) const {
-  return std::any_of(members_.begin(), members_.end(), [&sequence](const MemberState& state) {
-    return state.member.sequence == &sequence && state.is_last_part();
-  });
+      *parts_.stream, {.token_ids = rows, .table = Hidden().Rows(0, num_rows_), .out = gathered}));
+  return parts_.model->Logits(*parts_.stream, gathered, logits.Rows(0, std::ssize(last)));
 }
 
 absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_row,
@@ -473,22 +483,11 @@ void PrefillLane::Drop(const SequenceKv& sequence) {
   if (layer_ < num_layers() && Live().empty()) layer_ = num_layers();
 }
 
-void PrefillLane::Leave(const SequenceKv& sequence) {
-  Drop(sequence);
-  for (MemberState& state : members_) {
-    if (state.member.sequence == &sequence) state.member.sequence = nullptr;
-  }
-}
-
 int64_t PrefillLane::processed_tokens(const SequenceKv& sequence) const {
   for (size_t i = 0; i < members_.size(); ++i) {
     const MemberState& state = members_[i];
     if (state.member.sequence != &sequence) continue;
-    int64_t of_layer = 0;
-    for (const PrefillRun& run : runs_.runs) {
-      if (std::ranges::count(run.members, i) == 0) continue;
-      of_layer += std::clamp(next_row_ - run.first_row, int64_t{0}, run.num_rows);
-    }
+    const int64_t of_layer = runs_.RowsBefore(next_row_, i);
     return state.part.begin + state.cached_tokens +
            (int64_t{layer_} * state.num_rows + of_layer) / num_layers();
   }

@@ -15,6 +15,7 @@
 //
 // A prompt that is read whole (SequenceKv::reads_all) computes its sink alone. Its index is loaded,
 // and only cached tokens behind its segments, which go into the window, are read: no row attends.
+// A group of such prompts whose sinks are kept (sink_cache.h) computes nothing: its passes copy.
 //
 // A prompt of PrefillKind::kSparse attends to chosen blocks of keys (ops/attention/block_choice.h)
 // in all layers but the last: there only keys and values, or rows that are told, come of it. All
@@ -44,7 +45,9 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/executor/cached_kv_reader.h"
+#include "gpu_worker/executor/group_rows.h"
 #include "gpu_worker/executor/prefill_runs.h"
+#include "gpu_worker/executor/sink_cache.h"
 #include "gpu_worker/kv/layer_map.h"
 #include "gpu_worker/kv/window_layers.h"
 #include "gpu_worker/model/transformer.h"
@@ -105,7 +108,10 @@ class PrefillLane {
                                [](auto& state) { return state.member.sequence != nullptr; });
   }
   // Whether the sequence is a member that has not left.
-  bool Has(const SequenceKv& sequence) const;
+  bool Has(const SequenceKv& sequence) const {
+    return std::ranges::any_of(members_,
+                               [&](auto& state) { return state.member.sequence == &sequence; });
+  }
 
   // REQUIRES: not busy; 1 to max_members prompts, none empty.
   // Returns:  INTERNAL if the members take more than max_tokens() tokens, or have more rows.
@@ -145,7 +151,7 @@ class PrefillLane {
   // Members whose policy has refused a layer since the last call. They are treated like dropped
   // members: nothing more is computed for them.
   using Failure = std::pair<const SequenceKv*, absl::Status>;
-  std::vector<Failure> TakeFailures();
+  std::vector<Failure> TakeFailures() { return std::exchange(failures_, {}); }
   // After kDone, until the member leaves: fills logits.rows rows of logits, from the member's row
   // `first_row` on. REQUIRES: the member keeps all rows, and has these rows.
   absl::Status FillLogits(const SequenceKv& sequence, int64_t first_row,
@@ -154,7 +160,11 @@ class PrefillLane {
   absl::StatusOr<Outcome> RunSlice(int64_t rows, const MatrixView& logits);
 
   // Whether the member's rows are the last ones of its prompt.
-  bool FinishesPrompt(const SequenceKv& sequence) const;
+  bool FinishesPrompt(const SequenceKv& sequence) const {
+    return std::ranges::any_of(members_, [&](auto& state) {
+      return state.member.sequence == &sequence && state.is_last_part();
+    });
+  }
   // Members that have neither left nor been dropped, in the order of Begin().
   std::vector<SequenceKv*> Live() const;
   // Nobody wants the member's result any more: its policy is handed no further layer. The member
@@ -162,7 +172,12 @@ class PrefillLane {
   void Drop(const SequenceKv& sequence);
   // The member leaves; the lane is free when the last one has left.
   // REQUIRES: its policy has let go of the sequence's layers.
-  void Leave(const SequenceKv& sequence);
+  void Leave(const SequenceKv& sequence) {
+    Drop(sequence);
+    for (MemberState& state : members_) {
+      if (state.member.sequence == &sequence) state.member.sequence = nullptr;
+    }
+  }
 
   // Prompt tokens whose share of all layers is done; cached tokens count from the beginning.
   int64_t processed_tokens(const SequenceKv& sequence) const;
@@ -208,7 +223,7 @@ class PrefillLane {
   absl::Status ReadTails(const PrefillRun& run);
   absl::Status TakeLayerOf(size_t member);
 
-  absl::Status UploadRows();
+  void BeginSinks();
   absl::Status PrepareLayer();
   absl::Status LayOutKv();
   absl::Status ReadCachedTokens(const PrefillRun& run);
@@ -218,6 +233,9 @@ class PrefillLane {
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const PrefillRun& run, int64_t first, int64_t last);
+  // Of a group that computes sinks alone, or copies them.
+  void AddSink(const PrefillRun& run, PrefillPiece& piece, bool begins, bool ends);
+  absl::Status Compute(int64_t rows);
   void CountRows(const PrefillRun& run, int64_t rows);
   absl::Status FillLastLogits(const MatrixView& logits);
   LayerKv KvAt(int64_t first_token, int64_t num_tokens) const;
@@ -233,17 +251,16 @@ class PrefillLane {
   const LayerMap map_;
   const int64_t max_tokens_;
   const int64_t max_rows_;
-  HostBuffer host_rows_;      // token ids, then positions: int32 [2, max_tokens]
-  DeviceBuffer rows_;         // the same
-  HostBuffer host_last_;      // int32 [max_members]: rows of last tokens
-  DeviceBuffer last_;         // the same
+  size_t max_members_ = 0;
+  std::optional<GroupRows> rows_;
   DeviceBuffer last_hidden_;  // [max_members, hidden]
   DeviceBuffer hidden_;       // [max_tokens, hidden]
   // KV of even and of odd layers: for each prefix group, then for each member with own KV,
   // [2][kv_heads][tokens][head_dim].
   std::array<DeviceBuffer, 2> kv_;
-  std::unique_ptr<Event> uploaded_;  // behind the last copy from the host buffers
   std::optional<CachedKvReader> reader_;
+  std::optional<SinkCache> sinks_;  // none: the model has window layers
+  bool only_sinks_ = false;         // are the group's rows
 
   std::vector<MemberState> members_;  // in the order of Begin()
   PrefillRuns runs_;

@@ -159,6 +159,15 @@ RunMember RunMemberOf(const SequenceKv& sequence, std::span<const int32_t> promp
 
 PrefillRuns PlanRuns(std::span<const RunMember> members) { return Planner(members).Plan(); }
 
+int64_t PrefillRuns::RowsBefore(int64_t row, size_t member) const {
+  int64_t rows = 0;
+  for (const PrefillRun& run : runs) {
+    if (std::ranges::count(run.members, member) == 0) continue;
+    rows += std::clamp(row - run.first_row, int64_t{0}, run.num_rows);
+  }
+  return rows;
+}
+
 int64_t PrefillRuns::WholeUnits(int64_t first_row, int64_t rows) const {
   const int64_t num_rows = runs.empty() ? 0 : runs.back().first_row + runs.back().num_rows;
   const int64_t end = std::min(first_row + rows, num_rows);

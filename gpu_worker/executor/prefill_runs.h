@@ -64,6 +64,8 @@ struct PrefillRuns {
   // The largest number of rows from `first_row` on, up to `rows`, that cuts no unit of a sparse
   // run; if there is none, the least above `rows`. No more than there are.
   int64_t WholeUnits(int64_t first_row, int64_t rows) const;
+  // Rows of the group before `row` that are computed for the member.
+  int64_t RowsBefore(int64_t row, size_t member) const;
 };
 
 // Returns the runs of a group: prefix groups in the order of their first members.

@@ -20,7 +20,7 @@ namespace retroinfer {
 // gives slots to pages that were missed: when it is done, and not before, they lie in them, table
 // and log name them, and the counters have the look-up. It is called once after each PageLookup,
 // behind it on the same or another stream, before the next call of any operation on the cache;
-// attention over the execution buffer may run at the same time.
+// attention over the execution buffer may run at the same time, unless AdmitPages is given it.
 struct PageLookupArgs {
   BlockCacheView cache;
   BlockCacheCounters* counters = nullptr;  // device
@@ -45,6 +45,10 @@ struct PageLookupArgs {
 struct AdmitPagesArgs {
   BlockCacheView cache;
   BlockCacheCounters* counters = nullptr;  // device
+  // The execution buffer of the look-up: references to pages that are admitted become references
+  // to their slots, for attention behind this call. So a page that several rows have missed is
+  // read from the arena once. Empty: references stay as they are.
+  DeviceSpan<PageRef> pages;
 };
 
 }  // namespace retroinfer

@@ -85,7 +85,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     return queries;
   }
 
-  // One step of the given sequences, which weighs the unseen mass if `weighs_`; outputs of all
+  // One step of the given sequences, with `task_`; outputs of all
   // layers, [layer][row][query_heads * d].
   std::vector<std::vector<float>> Step(const std::vector<size_t>& batch,
                                        const SelectionRatios& ratios, float strength = 1.0f) {
@@ -97,9 +97,8 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     }
     const DeviceBuffer device_zones = data_.Upload(zones);
     RI_CHECK(BeginTendedStep(*cache_).ok());
-    RI_CHECK(
-        decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size()), weighs_)
-            .ok());
+    RI_CHECK(decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size()), task_)
+                 .ok());
     RI_CHECK(decode_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;
     for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
@@ -191,7 +190,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
   std::unique_ptr<SegmentBuilder> builder_;
   std::unique_ptr<WaveMemory> memory_;
   std::unique_ptr<WaveDecode> decode_;
-  bool weighs_ = true;
+  WaveDecode::StepTask task_{.weighs_unseen = true};
   std::vector<std::unique_ptr<WaveSequence>> sequences_;
   std::vector<uint64_t> seeds_;
 };
@@ -348,13 +347,34 @@ TEST_P(WaveDecodeTest, TellsTheMassThatItDidNotAttendToExactly) {
   EXPECT_EQ(*decode_->LastStepUnseen(0), more[1]) << "whatever else is in the batch";
 }
 
+TEST_P(WaveDecodeTest, AStepThatFetchesFirstGivesTheSame) {
+  for (const uint32_t num_slots : {30'000u, 100u}) {  // room for all pages, and for few
+    SCOPED_TRACE(num_slots);
+    sequences_.clear();
+    seeds_.clear();
+    SetUpMemory(kBf16Kv, num_slots, 50);
+    AddSequence(4 + 8192 + 1024 + 70, 3);
+    task_.fetches_first = true;
+    const auto cold = Step({0, 0, 0}, {});
+    const uint64_t shape = decode_->StepShape();
+    const auto warm = Step({0, 0, 0}, {});
+    task_.fetches_first = false;
+    EXPECT_EQ(Step({0, 0, 0}, {}), cold);
+    EXPECT_NE(decode_->StepShape(), shape) << "it is other work";
+    EXPECT_EQ(warm, cold);
+    const BlockCacheStats stats = Stats();
+    EXPECT_EQ(stats.counters.misses, stats.counters.admissions + stats.counters.transients);
+    EXPECT_EQ(stats.counters.transients == 0, num_slots > 100) << "pages are kept if there is room";
+  }
+}
+
 TEST_P(WaveDecodeTest, AStepThatDoesNotWeighGivesTheSame) {
   SetUpMemory(kBf16Kv, 30'000, 64);
   AddSequence(4 + 8192 + 1024 + 70, 3);
   Step({0}, {});  // the pages are there
   const auto weighed = Step({0}, {});
   const uint64_t shape = decode_->StepShape();
-  weighs_ = false;
+  task_.weighs_unseen = false;
   EXPECT_EQ(Step({0}, {}), weighed);
   EXPECT_FALSE(decode_->LastStepUnseen(0).has_value());
   EXPECT_NE(decode_->StepShape(), shape) << "it is other work";

@@ -328,8 +328,9 @@ __device__ void Admit(const BlockCacheParams& cache, const LookupState& state) {
   if (state.num_admitted != 0) PublishLog(cache, state.log_head + state.num_admitted);
 }
 
-// grid: [1 + kCopyBlocks]
-__global__ void __launch_bounds__(kCopyThreads) AdmitAndCopy(const BlockCacheParams cache) {
+// grid: [1 + kCopyBlocks]. `pages`: where references to admitted pages change; may be null.
+__global__ void __launch_bounds__(kCopyThreads)
+    AdmitAndCopy(const BlockCacheParams cache, PageRef* const pages) {
   constexpr int kWords = kPageBytes / sizeof(uint4) / 32;  // of a lane
   const LookupState state = *cache.lookup;
   if (blockIdx.x == 0) {
@@ -343,8 +344,13 @@ __global__ void __launch_bounds__(kCopyThreads) AdmitAndCopy(const BlockCachePar
   for (uint32_t place = threadIdx.x / 32 * (gridDim.x - 1) + blockIdx.x - 1;
        place < state.num_misses; place += num_warps) {
     const PageMiss miss = cache.misses[place];
-    if (miss.owner != place || miss.rank >= state.num_admitted) continue;
-    std::byte* const slot = cache.slots + size_t{SlotOf(cache, state, miss.rank)} * kPageBytes;
+    const bool is_owner = miss.owner == place;
+    if (!is_owner && pages == nullptr) continue;
+    const uint32_t rank = is_owner ? miss.rank : cache.misses[miss.owner].rank;
+    if (rank >= state.num_admitted) continue;
+    std::byte* const slot = cache.slots + size_t{SlotOf(cache, state, rank)} * kPageBytes;
+    if (pages != nullptr && lane == 0) pages[miss.ref].page = slot;
+    if (!is_owner) continue;
     const auto* from = reinterpret_cast<const uint4*>(cache.arena + size_t{miss.page} * kPageBytes);
     uint4 words[kWords];
 #pragma unroll
@@ -405,7 +411,7 @@ absl::Status AdmitPages(CudaStream& stream, const AdmitPagesArgs& args) {
   const BlockCacheParams cache(args.cache, args.counters);
   RankOwners<<<1, kFindThreads, 0, stream.get()>>>(cache);
   RETURN_IF_ERROR(CudaStatus(cudaGetLastError(), kOp));
-  AdmitAndCopy<<<1 + kCopyBlocks, kCopyThreads, 0, stream.get()>>>(cache);
+  AdmitAndCopy<<<1 + kCopyBlocks, kCopyThreads, 0, stream.get()>>>(cache, args.pages.device_data());
   return CudaStatus(cudaGetLastError(), kOp);
 }
 

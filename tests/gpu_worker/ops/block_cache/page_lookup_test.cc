@@ -206,7 +206,8 @@ class SharedPages {
   uint32_t num_pages() const { return num_pages_; }
 
   // Looks up clusters drawn by `random` and checks every page; returns how many there were.
-  uint64_t Run(BlockCacheImage& cache, std::mt19937& random) {
+  // `fetches_first`: admission gets the references, and they are checked behind it, too.
+  uint64_t Run(BlockCacheImage& cache, std::mt19937& random, bool fetches_first = false) {
     std::vector<int32_t> clusters, counts;
     for (size_t row = 0; row < kRows; ++row) {
       std::vector<int32_t> all(num_clusters_);
@@ -233,24 +234,34 @@ class SharedPages {
                            .pages = refs.as<PageRef>(),
                            .num_pages = num_pages.as<int32_t>()});
     EXPECT_TRUE(status.ok()) << status;
-    const auto got = data_.Download<PageRef>(refs);
     const auto got_pages = data_.Download<int32_t>(num_pages);
-    uint64_t lookups = 0;
-    for (size_t row = 0; row < kRows; ++row) {
-      const size_t first = row * max_pages_;
-      size_t next = first;
-      for (size_t i = 0; i < static_cast<size_t>(counts[row]); ++i) {
-        const auto cluster = static_cast<uint32_t>(clusters[row * num_retrieved_ + i]);
-        next = CheckCluster(EntryOf(cluster, row % kHeads), got, next);
+    const auto check = [&] {
+      const auto got = data_.Download<PageRef>(refs);
+      uint64_t lookups = 0;
+      for (size_t row = 0; row < kRows; ++row) {
+        const size_t first = row * max_pages_;
+        size_t next = first;
+        for (size_t i = 0; i < static_cast<size_t>(counts[row]); ++i) {
+          const auto cluster = static_cast<uint32_t>(clusters[row * num_retrieved_ + i]);
+          next = CheckCluster(EntryOf(cluster, row % kHeads), got, next);
+        }
+        EXPECT_EQ(got_pages[row], static_cast<int32_t>(next - first));
+        lookups += next - first;
       }
-      EXPECT_EQ(got_pages[row], static_cast<int32_t>(next - first));
-      lookups += next - first;
-    }
+      return lookups;
+    };
+    const uint64_t lookups = check();
     EXPECT_TRUE(backend_.ops->block_cache()
-                    .AdmitPages(*backend_.stream,
-                                {.cache = cache.view(), .counters = cache.device_counters()})
+                    .AdmitPages(*backend_.stream, {.cache = cache.view(),
+                                                   .counters = cache.device_counters(),
+                                                   .pages = fetches_first ? refs.as<PageRef>()
+                                                                          : DeviceSpan<PageRef>()})
                     .ok());
     EXPECT_TRUE(backend_.stream->Synchronize().ok());
+    if (fetches_first) {
+      check();
+      ExpectSlots(cache, data_.Download<PageRef>(refs), got_pages);
+    }
     return lookups;
   }
 
@@ -320,6 +331,24 @@ class SharedPages {
                                 head)[cluster % kClustersPerMetaBlock];
   }
 
+  // All references to pages that have slots now lead there.
+  void ExpectSlots(BlockCacheImage& cache, const std::vector<PageRef>& refs,
+                   const std::vector<int32_t>& num_pages) {
+    const BlockCacheView& view = cache.view();
+    const auto page_slot = cache.page_slot();
+    const auto in = [](const std::byte* page, DeviceSpan<const std::byte> span) {
+      return page >= span.device_data() && page < span.device_data() + span.size();
+    };
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t i = 0; i < static_cast<size_t>(num_pages[row]); ++i) {
+        const std::byte* const page = refs[row * max_pages_ + i].page;
+        if (!in(page, view.arena)) continue;
+        const auto number = static_cast<size_t>(page - view.arena.device_data()) / kPageBytes;
+        EXPECT_EQ(page_slot[number], kNoSlot) << "page " << number << " has a slot";
+      }
+    }
+  }
+
   // Checks the references from `next` on; returns the place behind them.
   size_t CheckCluster(const MetaEntry& entry, const std::vector<PageRef>& refs, size_t next) {
     for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i, ++next) {
@@ -347,14 +376,16 @@ TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
   constexpr uint32_t kSlots = 300;
   SharedPages shared(*backend_, 1);
   ASSERT_GT(shared.num_pages(), kSlots);
-  for (const uint32_t num_transient : {0u, 16u, 400u}) {
+  for (const auto& [num_transient, fetches_first] :
+       {std::pair(0u, false), std::pair(16u, false), std::pair(400u, false), std::pair(0u, true),
+        std::pair(16u, true)}) {
     SCOPED_TRACE(num_transient);
     BlockCacheImage cache(*backend_, kSlots, num_transient, shared.num_pages(), 1024);
     std::mt19937 random(num_transient);
     uint64_t lookups = 0;
     for (StepStamp step = 1; step < 5; ++step) {
       cache.BeginStep(step);
-      lookups += shared.Run(cache, random);
+      lookups += shared.Run(cache, random, fetches_first);
     }
     // The table, its inverse, the stack, the log and the counters agree.
     const auto page_slot = cache.page_slot();
