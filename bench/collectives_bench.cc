@@ -1,14 +1,10 @@
 // Sums and gathers of the ranks of a model, each a process as in a server, with a GPU or a core of
-// its own. Of each size the result is checked once on all ranks; then calls follow each other, on a
-// GPU as recorded work. Prints JSON: the median of a call over rounds, as rank 0 sees it.
+// its own; sums with the norm behind them, as one operation and as two. Of each size of sums the
+// result is checked once on all ranks; then calls follow each other, on a GPU as recorded work.
+// Prints JSON: the median of a call over rounds, as rank 0 sees it.
 //
 // usage: collectives_bench [--device cpu|cuda] [--ranks N] [--memory auto|host]
 // --memory host: GPUs meet in the host's memory, as those do that cannot reach each other's.
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
+#include "bench/support/rank_processes.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/backend/cpu/cpu_ops.h"
@@ -85,6 +82,12 @@ class Rank {
         bench::IsSmoke() ? std::vector<int64_t>{1, 40}
                          : std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 512, 1024, 4096};
     for (const int64_t count : rows) report["sums"].push_back(Sum(count));
+    for (const int64_t count : {1, 2, 8, 20, 32, 64}) {
+      if (count > 2 && bench::IsSmoke()) continue;
+      json norms = NormOfSum(count, true);
+      norms["apart_microseconds"] = NormOfSum(count, false)["microseconds"];
+      report["norms_of_sums"].push_back(norms);
+    }
     for (const int64_t count : {1, 8}) report["gathers"].push_back(Gather(count));
     Must(ranks_.Meet());  // nobody's memory goes while others read it
     return report;
@@ -126,7 +129,24 @@ class Rank {
     return Timed(static_cast<double>(rows * kCols) * 2, sum);
   }
 
-  // Checked by the operation's own suite.
+  // The end of a half of a layer. Checked by the operation's own suite, as what follows is.
+  json NormOfSum(int64_t rows, bool as_one) {
+    const DeviceData::Matrix part = data_.Activations(Drawn(rows), rows, kCols);
+    const DeviceData::Matrix hidden = data_.Activations(Drawn(rows), rows, kCols);
+    const DeviceData::Matrix weight = data_.UploadMatrix(Drawn(1), 1, kCols, DType::kBf16);
+    const AllReduceArgs sum = {.in = part.view, .out = hidden.view, .accumulate = true};
+    const RmsNormArgs norm = {
+        .in = hidden.view, .weight = weight.view, .epsilon = 1e-5f, .out = part.view};
+    return Timed(static_cast<double>(rows * kCols) * 2, [&]() -> absl::Status {
+      Ops& ops = *backend_.ops;
+      if (as_one) {
+        return ops.collective().NormOfSum(*backend_.stream, {.sum = sum, .norms = {&norm, 1}});
+      }
+      RETURN_IF_ERROR(ops.collective().AllReduce(*backend_.stream, sum));
+      return ops.model().RmsNorm(*backend_.stream, norm);
+    });
+  }
+
   json Gather(int64_t rows) {
     const Share share = ShareOf(ranks_.parallel(), kVocab, 16);
     const DeviceData::Matrix out =
@@ -168,14 +188,6 @@ class Rank {
   DeviceData data_;
 };
 
-// Ends all ranks where this one fails.
-int RunRank(const Options& options, std::span<std::byte> memory, int rank) {
-  RankMemory ranks = Must(RankMemory::Attach(memory, {rank, options.ranks}));
-  const json report = Rank(options, ranks).Measure();
-  if (rank == 0) bench::Print(report);
-  return 0;
-}
-
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Sums and gathers of the ranks of a model");
@@ -184,32 +196,10 @@ int Main(int argc, char** argv) {
   app.add_option("--memory", options.memory)->check(CLI::IsMember({"auto", "host"}));
   CLI11_PARSE(app, argc, argv);
 
-  const size_t bytes =
-      RankMemory::Bytes(options.ranks, RankMemory::kTurnBytes, RankMemory::kPieceBytes);
-  void* const memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) bench::Fail("no memory for what ranks share");
-  const std::span<std::byte> shared(static_cast<std::byte*>(memory), bytes);
-  Must(RankMemory::Format(shared, options.ranks, RankMemory::kTurnBytes, RankMemory::kPieceBytes));
-  // Before anything of CUDA, which does not live through a fork.
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child == 0) std::exit(RunRank(options, shared, rank));
-    if (child < 0) bench::Fail("no process for rank " + std::to_string(rank));
-    children.push_back(child);
-  }
-  int result = 0;
-  while (!children.empty()) {
-    int status = 0;
-    const pid_t ended = ::wait(&status);
-    std::erase(children, ended);
-    if (ended > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-    // Others would wait for the one that has failed.
-    if (std::exchange(result, 1) == 1) continue;
-    for (const pid_t child : children) ::kill(child, SIGKILL);
-  }
-  return result;
+  return bench::RunRankProcesses(options.ranks, [&options](RankMemory& ranks) {
+    const json report = Rank(options, ranks).Measure();
+    if (ranks.parallel().rank == 0) bench::Print(report);
+  });
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 // and with a warm page cache.
 //
 // usage: load_weights_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--layers N] [--threads 16]
-//          [--folder DIR] [--cold-rounds 2] [--warm-rounds 5] [--weights-dtype bf16|fp8]
+//          [--folder DIR] [--cold-rounds 2] [--warm-rounds 5] [--weights-dtype bf16|fp8] [--ranks
+//          1]
+// With several ranks, processes as in a server with a GPU each, all load their parts at once, with
+// as many threads each; rank 0 hashes all files meanwhile. Times end when the last one is done.
 // Writes model files with random weights to a new folder in DIR (default: the temporary folder) and
 // removes it. Prints one JSON object. "cold" drops the files from the page cache; whether the
 // system below keeps them elsewhere is not its affair.
@@ -18,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -29,11 +33,14 @@
 #include "bench/support/backend.h"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
+#include "bench/support/rank_processes.h"
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/model/shard_checkpoint.h"
+#include "gpu_worker/model/shard_config.h"
 
 namespace retroinfer {
 namespace {
@@ -53,6 +60,7 @@ struct Settings {
   int cold_rounds = 2;
   int warm_rounds = 5;
   std::string weights_dtype = "bf16";
+  int ranks = 1;
 };
 
 Settings Parse(int argc, char** argv) {
@@ -72,6 +80,7 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--cold-rounds", settings.cold_rounds)->check(CLI::NonNegativeNumber);
   app.add_option("--warm-rounds", settings.warm_rounds)->check(CLI::NonNegativeNumber);
   app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_option("--ranks", settings.ranks)->check(CLI::Range(1, 8));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -181,11 +190,10 @@ class ModelWriter {
   nlohmann::json weight_map_ = nlohmann::json::object();
 };
 
-class LoadBench {
+// The files of a model, in a folder of their own until the end.
+class ModelFiles {
  public:
-  explicit LoadBench(const Settings& settings)
-      : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
-    config_ = Must(NamedModelShape(settings.model));
+  explicit ModelFiles(const Settings& settings) : config_(Must(NamedModelShape(settings.model))) {
     if (settings.layers != 0) config_.num_layers = settings.layers;
     if (settings.weights_dtype == "fp8") {
       config_.quantization = {kFp8OfFeatures, "compressed-tensors"};
@@ -197,52 +205,85 @@ class LoadBench {
     paths_ = writer.paths();
     for (const std::string& path : paths_) bytes_ += std::filesystem::file_size(path);
   }
-  ~LoadBench() { std::filesystem::remove_all(folder_); }
+  ~ModelFiles() { std::filesystem::remove_all(folder_); }
+
+  const ModelConfig& config() const { return config_; }
+  const std::string& folder() const { return folder_; }
+  const std::vector<std::string>& paths() const { return paths_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  ModelConfig config_;
+  std::string folder_;
+  std::vector<std::string> paths_;
+  size_t bytes_ = 0;
+};
+
+// What one rank does; all do it at the same time.
+class LoadBench {
+ public:
+  LoadBench(const Settings& settings, const ModelFiles& files, RankMemory& ranks)
+      : settings_(settings),
+        files_(files),
+        config_(files.config()),
+        paths_(files.paths()),
+        bytes_(files.bytes()),
+        ranks_(ranks),
+        backend_(bench::CreateBackend(settings.backend, 0.95, ranks.parallel().rank)) {}
 
   nlohmann::json Run() {
-    Check();
+    if (is_alone()) Check();
     // Opened anew: pages that are mapped stay in the page cache.
-    const Checkpoint checkpoint = Must(Checkpoint::Open(folder_));
+    const Checkpoint checkpoint = Must(Checkpoint::Open(files_.folder()));
     nlohmann::json json = bench::Report("load_weights", backend_.device->info());
     json["settings"] = {{"model", settings_.model},
                         {"layers", config_.num_layers},
                         {"weights_dtype", settings_.weights_dtype},
                         {"threads", settings_.threads},
+                        {"ranks", settings_.ranks},
                         {"files", paths_.size()},
                         {"gib", static_cast<double>(bytes_) / (1 << 30)}};
     for (const bool cold : {true, false}) {
       const int rounds = cold ? settings_.cold_rounds : settings_.warm_rounds;
-      if (rounds <= 0) continue;
-      std::vector<double> plain, balance, load, hashed;
-      const auto time = [&](std::vector<double>& seconds, auto&& body) {
-        if (cold) DropFromPageCache();
-        const absl::Time begin = absl::Now();
-        body();
-        seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
-      };
-      for (int round = 0; round < rounds; ++round) {
-        time(plain, [this] { PlainRead(); });
-        time(balance, [&] { ChannelBalance::Of(config_, checkpoint, settings_.threads); });
-        time(load, [&] { Load(checkpoint, nullptr); });
-        time(hashed, [&] {
-          CheckpointHasher hasher(checkpoint);
-          Load(checkpoint, &hasher);
-          Must(hasher.Finish(config_).status());
-        });
-      }
-      nlohmann::json& part = json[cold ? "cold" : "warm"];
-      part["rounds"] = rounds;
-      const double plain_rate = Describe("plain_read", plain, part);
-      // Ahead of a load; reads two matrices of each layer.
-      Describe("balance", balance, part);
-      part["balance"].erase("gb_per_s");
-      part["load_share"] = Describe("load", load, part) / plain_rate;
-      part["load_and_hash_share"] = Describe("load_and_hash", hashed, part) / plain_rate;
+      if (rounds > 0) json[cold ? "cold" : "warm"] = Rounds(checkpoint, cold, rounds);
     }
     return json;
   }
 
  private:
+  bool is_alone() const { return settings_.ranks == 1; }
+  bool is_first() const { return ranks_.parallel().rank == 0; }
+
+  nlohmann::json Rounds(const Checkpoint& checkpoint, bool cold, int rounds) {
+    std::vector<double> plain, balance, load, hashed;
+    const auto time = [&](std::vector<double>& seconds, auto&& body) {
+      if (cold && is_first()) DropFromPageCache();
+      Must(ranks_.Meet());
+      const absl::Time begin = absl::Now();
+      body();
+      Must(ranks_.Meet());
+      seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+    };
+    for (int round = 0; round < rounds; ++round) {
+      time(plain, [this] {
+        if (is_first()) PlainRead();
+      });
+      time(balance, [&] {
+        if (is_first()) ChannelBalance::Of(config_, checkpoint, settings_.threads);
+      });
+      time(load, [&] { Load(checkpoint, nullptr); });
+      time(hashed, [&] { LoadAndHash(checkpoint); });
+    }
+    nlohmann::json part = {{"rounds", rounds}};
+    const double plain_rate = Describe("plain_read", plain, part);
+    // Ahead of a load; reads two matrices of each layer.
+    Describe("balance", balance, part);
+    part["balance"].erase("gb_per_s");
+    part["load_share"] = Describe("load", load, part) / plain_rate;
+    part["load_and_hash_share"] = Describe("load_and_hash", hashed, part) / plain_rate;
+    return part;
+  }
+
   // Returns GB/s of the median.
   double Describe(const std::string& name, std::vector<double> seconds, nlohmann::json& json) {
     std::sort(seconds.begin(), seconds.end());
@@ -255,15 +296,37 @@ class LoadBench {
     return rate;
   }
 
+  // Of this rank.
   ModelWeights Load(const Checkpoint& checkpoint, CheckpointHasher* hasher) {
+    const ModelConfig config = Must(ShardConfig(config_, ranks_.parallel()));
+    std::optional<Checkpoint> part;
+    if (config.shard.has_value()) part = Must(ShardCheckpoint(config_, config, checkpoint));
     return Must(LoadModelWeights(
-        *backend_.device, backend_.ops->model(), config_, checkpoint,
+        *backend_.device, backend_.ops->model(), config, part.has_value() ? *part : checkpoint,
         {.source = WeightSource::kReading, .num_threads = settings_.threads, .hasher = hasher}));
+  }
+
+  // As the worker does it.
+  void LoadAndHash(const Checkpoint& checkpoint) {
+    if (is_alone()) {
+      CheckpointHasher hasher(checkpoint);
+      Load(checkpoint, &hasher);
+      Must(hasher.Finish(config_).status());
+      return;
+    }
+    std::thread hashing([&] {
+      if (!is_first()) return;
+      Must(ModelFingerprint(config_, checkpoint,
+                            {.num_threads = backend_.device->info().num_processors})
+               .status());
+    });
+    Load(checkpoint, nullptr);
+    hashing.join();
   }
 
   // What is on the device and what was hashed are what the mapped files hold.
   void Check() {
-    const Checkpoint checkpoint = Must(Checkpoint::Open(folder_));
+    const Checkpoint checkpoint = Must(Checkpoint::Open(files_.folder()));
     CheckpointHasher hasher(checkpoint);
     const ModelWeights weights = Load(checkpoint, &hasher);
     const auto expected = ModelFingerprint(config_, checkpoint, {.num_threads = settings_.threads});
@@ -316,19 +379,24 @@ class LoadBench {
     if (total != bytes_) Fail("a plain read was short");
   }
 
-  const Settings settings_;
+  const Settings& settings_;
+  const ModelFiles& files_;
+  const ModelConfig& config_;
+  const std::vector<std::string>& paths_;
+  const size_t bytes_;
+  RankMemory& ranks_;
   test_support::Backend backend_;
-  ModelConfig config_;
-  std::string folder_;
-  std::vector<std::string> paths_;
-  size_t bytes_ = 0;
 };
 
 }  // namespace
 }  // namespace retroinfer
 
 int main(int argc, char** argv) {
-  retroinfer::LoadBench bench(retroinfer::Parse(argc, argv));
-  retroinfer::bench::Print(bench.Run());
-  return 0;
+  using namespace retroinfer;
+  const Settings settings = Parse(argc, argv);
+  const ModelFiles files(settings);
+  return bench::RunRankProcesses(settings.ranks, [&](RankMemory& ranks) {
+    const nlohmann::json report = LoadBench(settings, files, ranks).Run();
+    if (ranks.parallel().rank == 0) bench::Print(report);
+  });
 }

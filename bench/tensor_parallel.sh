@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a model over N GPUs does beside one, in ten minutes: tests of ranks, their collectives beside NCCL's, decode
-# steps and first tokens of the 8B and 70B shapes. usage: bench/tensor_parallel.sh N BIN OUT
+# What a model over N GPUs does beside one, in ten minutes: tests of ranks, their collectives beside NCCL's, loading,
+# decode steps, misses and first tokens of the 8B and 70B shapes. usage: bench/tensor_parallel.sh N BIN OUT
 #   BIN  folder of the built programs (scripts/bundle.sh); tests and NCCL are left out where there are none
 #   OUT  folder for what is measured (JSON) and the tests' output
 set -uo pipefail
@@ -31,6 +31,11 @@ for memory in auto host; do
   run "sums.$memory.json" 30 "$bin/collectives_bench" --device cuda --ranks "$ranks" --memory $memory
 done
 if python3 -c 'import torch' 2>/dev/null; then run nccl.json 60 python3 bench/peers/nccl_sums.py "$ranks"; fi
+for processes in 1 "$ranks"; do
+  [ -x "$bin/load_weights_bench" ] || continue
+  run "load.$processes.json" 60 "$bin/load_weights_bench" --backend cuda --ranks "$processes" --layers "${LOAD_LAYERS:-12}" \
+    --cold-rounds 0 --warm-rounds 3 --folder "${LOAD_FOLDER:-/tmp}"
+done
 if [ -d models/needle ]; then
   run services.txt 90 tests/gpu/services_test.py --bin-dir "$bin" "--worker-option=--tensor-parallel=$ranks"
 fi

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Models over several GPUs beside one: decode steps over long contexts, and the first token of a long prompt.
+"""Models over several GPUs beside one: decode steps over long contexts, what misses take over the bus, and the first
+token of a long prompt.
 
     bench/ranks/measure.py --bin-dir FOLDER --out FILE.json [--ranks 1,2,4] [--only NAME,...] [--list]
 
@@ -48,8 +49,11 @@ class Case:
 
 def cases(ranks, largest_8b, largest_70b):
     """What is measured with so many ranks; `largest`: contexts of 120K in the largest batch."""
+    # Slots for hardly any page: steps are as fast as the bus. What slots are given is each rank's.
+    few_slots = [*FP8, "--block-cache-bytes", str(GIB // ranks)]
     found = [Case("8b", "llama-3.1-8b", CONTEXT, [1, largest_8b], FP8),
-             Case("8b-1m", "llama-3.1-8b", MILLION, [1], FP8)]
+             Case("8b-1m", "llama-3.1-8b", MILLION, [1], FP8),
+             Case("8b-misses", "llama-3.1-8b", CONTEXT, [6], few_slots)]
     if ranks > 1:
         found.append(Case("70b", "llama-3.1-70b", CONTEXT, [1, largest_70b], FP8))
     if ranks > 2:
@@ -111,10 +115,12 @@ def decode(server, batch, settings):
         server.end(load, stop=True)
     wait_for(server, lambda: server.metrics()["requests_running"] == 0, "the load ends", 60)
     steps, hits, misses = one["decode_steps_total"], one["page_hits_total"], one["page_misses_total"]
+    read = one["arena_read_bytes_total"] + one.get("rank_arena_read_bytes_total", 0)
     return {"batch": batch, "steps": steps, "tokens_per_second": one["generation_tokens_total"] / one["seconds"],
             "step_ms": 1e3 * one["seconds"] / steps if steps else None,
             "page_hits": hits / (hits + misses) if hits + misses else None,
             "misses_a_step": misses / steps if steps else None,
+            "misses_gb_per_s": read / 1e9 / one["seconds"],  # of all ranks
             "waited_for_ranks_us": 1e6 * one.get("rank_wait_seconds_total", 0) / steps if steps else None}
 
 

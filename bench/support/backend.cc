@@ -13,7 +13,8 @@
 namespace retroinfer::bench {
 
 test_support::Backend CreateBackend(const std::string& name,
-                                    [[maybe_unused]] double memory_utilization) {
+                                    [[maybe_unused]] double memory_utilization,
+                                    [[maybe_unused]] int ordinal) {
   for (const test_support::BackendParam& param : test_support::AvailableBackends()) {
     // Suites make small CUDA backends; this one takes the GPU.
     if (name == "cpu" && param.name == "CpuBf16") return std::move(*param.create());
@@ -22,7 +23,7 @@ test_support::Backend CreateBackend(const std::string& name,
   if (name == "cuda") {
     test_support::Backend backend;
     auto device =
-        Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = memory_utilization}));
+        Must(CudaDevice::Create({.ordinal = ordinal, .memory_utilization = memory_utilization}));
     backend.ops = Must(CudaOps::Create(*device));
     backend.device = std::move(device);
     backend.stream = Must(backend.device->CreateStream(StreamKind::kCompute));

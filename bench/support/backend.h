@@ -8,9 +8,10 @@
 
 namespace retroinfer::bench {
 
-// `name`: cpu (bf16) or cuda, of which `memory_utilization` may be taken. Ends the program where it
-// is not to be had.
-test_support::Backend CreateBackend(const std::string& name, double memory_utilization = 0.95);
+// `name`: cpu (bf16) or cuda, GPU `ordinal`, of whose memory `memory_utilization` may be taken.
+// Ends the program where it is not to be had.
+test_support::Backend CreateBackend(const std::string& name, double memory_utilization = 0.95,
+                                    int ordinal = 0);
 
 // Makes prompts that choose blocks of keys attend to as large a share of them as `density`, drawn
 // once they have chosen. Only of a cuda backend that CreateBackend made; else ends the program.

@@ -92,9 +92,6 @@ std::string NumberTypes(const CheckOptions& options) {
 // Reads what a worker would, but for the weights themselves. Where there is a config.json and no
 // weights beside it, their size follows from it.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
-  if (!options.draft_model_folder.empty() && input->num_ranks > 1) {
-    return absl::InvalidArgumentError("--draft-model is for one rank: leave --tensor-parallel out");
-  }
   ASSIGN_OR_RETURN(
       const ModelFiles files,
       ReadModelFiles(options.model_folder, {.chat_template_file = options.chat_template_file,

@@ -10,11 +10,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/gpu_nodes.h"
+#include "gpu_worker/assembly/rank_gpus.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cpu/cpu_ops.h"
@@ -57,27 +56,6 @@ int32_t ThreadsOfRank(const ServedEngineOptions& options) {
   const auto cores = static_cast<int32_t>(std::thread::hardware_concurrency());
   const int32_t all = options.num_threads > 0 ? options.num_threads : cores;
   return std::max(1, all / options.num_ranks);
-}
-
-// The GPU of this rank, of those that `list` names: "N", of N and those behind it, or "N,M,...",
-// one a rank.
-absl::StatusOr<int> GpuOfRank(std::string_view list, const ServedEngineOptions& options) {
-  const std::vector<std::string> names =
-      absl::StrSplit(absl::string_view(list.data(), list.size()), ',');
-  std::vector<int> ordinals;
-  for (const std::string& name : names) {
-    int ordinal = -1;
-    const bool is_new = absl::SimpleAtoi(name, &ordinal) && ordinal >= 0 &&
-                        std::find(ordinals.begin(), ordinals.end(), ordinal) == ordinals.end();
-    if (!is_new) return WrongDevice(options.device);
-    ordinals.push_back(ordinal);
-  }
-  const auto num_ranks = static_cast<size_t>(options.num_ranks);
-  if (ordinals.size() == 1) return ordinals.front() + options.rank;
-  if (ordinals.size() == num_ranks) return ordinals[static_cast<size_t>(options.rank)];
-  return absl::InvalidArgumentError(absl::StrCat("--device names ", ordinals.size(),
-                                                 " GPUs, --tensor-parallel is ", options.num_ranks,
-                                                 ": name one a rank, or the first one alone"));
 }
 
 }  // namespace
@@ -139,7 +117,7 @@ absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options,
   }
   if (name == "cuda") return CreateCudaBackend(options, options.rank, ranks);
   if (!absl::StartsWith(name, "cuda:")) return WrongDevice(name);
-  ASSIGN_OR_RETURN(const int ordinal, GpuOfRank(std::string_view(name).substr(5), options));
+  ASSIGN_OR_RETURN(const int ordinal, GpuOfRank(options));
   return CreateCudaBackend(options, ordinal, ranks);
 }
 

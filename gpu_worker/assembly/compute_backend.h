@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/assembly/served_engine_options.h"
@@ -67,6 +68,9 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& opti
 
 // Whether this program was built with CUDA.
 bool HasCuda();
+
+// The names of the machine's GPUs, by number, as far as CUDA sees them; empty without.
+std::vector<std::string> CudaGpuNames();
 
 // The dtype that `option` names: "bf16", "f32", or "auto" for `otherwise`; else INVALID_ARGUMENT.
 absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DType otherwise);

@@ -4,6 +4,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/compute_backend.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/device/cuda/gpu_names.h"
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_ops.h"
@@ -12,6 +13,8 @@
 namespace retroinfer {
 
 bool HasCuda() { return true; }
+
+std::vector<std::string> CudaGpuNames() { return cuda::GpuNames(); }
 
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal,
                                                  RankMemory* ranks) {

@@ -90,7 +90,7 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                       .max_batch = plan.max_batch,
                                                       .max_tokens = plan.max_model_len,
                                                       .observer = environment.observer}));
-  if (plan.draft.has_value()) {
+  if (plan.draft.has_value() && environment.draft_model != nullptr) {
     ASSIGN_OR_RETURN(
         parts.draft_model,
         DraftModel::Create(

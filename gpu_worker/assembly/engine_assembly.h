@@ -20,7 +20,7 @@ struct EngineEnvironment {
   Stream* compute = nullptr;
   Stream* background = nullptr;
   Transformer* model = nullptr;
-  Transformer* draft_model = nullptr;  // where the plan has one: of its model_options()
+  Transformer* draft_model = nullptr;  // where the plan has one, on rank 0: of its model_options()
   const Tokenizer* tokenizer = nullptr;
   SegmentStore* store = nullptr;
   std::span<std::byte> arena;  // store->arena_pages() pages

@@ -1,11 +1,13 @@
 #include "gpu_worker/assembly/model_source.h"
 
 #include <algorithm>
+#include <future>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/status/status_macros.h"
@@ -144,6 +146,32 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
 
 namespace {
 
+// Progress of hashing and of loading, which go on beside each other: each is half of the work.
+//
+// Threads: any.
+class JointProgress {
+ public:
+  explicit JointProgress(const LoadProgress& progress) : progress_(progress) {}
+
+  void NoteHashed(size_t done, size_t total) { Note(hashed_, done, total); }
+  void NoteLoaded(size_t done, size_t total) { Note(loaded_, done, total); }
+
+ private:
+  static constexpr size_t kHalf = 1000;
+
+  void Note(size_t& part, size_t done, size_t total) {
+    if (!progress_) return;
+    absl::MutexLock lock(&mutex_);
+    part = done * kHalf / std::max<size_t>(1, total);
+    progress_(hashed_ + loaded_, 2 * kHalf);
+  }
+
+  const LoadProgress& progress_;
+  absl::Mutex mutex_;  // held while progress is told
+  size_t hashed_ = 0;  // of kHalf
+  size_t loaded_ = 0;
+};
+
 // Says what of a folder is not served as it is, if anything.
 void NoteOtherParts(const ModelConfig& config, const Checkpoint& checkpoint) {
   if (const std::string_view note = NoteOfUnstacking(config); !note.empty()) {
@@ -186,22 +214,27 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
                  balance.num_changed(), balance.num_pairs());
   }
   RETURN_IF_ERROR(CheckBiases(balance.largest_bias(), kv_format));
-  // Bytes that are hashed apart count as half of the work.
-  const auto report = [&](size_t done, size_t total) {
-    if (progress) progress(hash_apart ? done / 2 : done, total);
-  };
+  JointProgress both(progress);
+  std::future<absl::StatusOr<Fingerprint>> fingerprint;
   if (hash_apart) {
-    ASSIGN_OR_RETURN(loaded.fingerprint,
-                     ModelFingerprint(config_, *checkpoint_,
-                                      {.num_threads = device.info().num_processors,
-                                       .progress = report,
-                                       .keep = keep_,
-                                       .balance = &balance}));
+    // Beside the load: what both read comes from the disk once.
+    fingerprint = std::async(std::launch::async, [&] {
+      return ModelFingerprint(
+          config_, *checkpoint_,
+          {.num_threads = device.info().num_processors,
+           .progress = [&both](size_t done, size_t total) { both.NoteHashed(done, total); },
+           .keep = keep_,
+           .balance = &balance});
+    });
   }
   LoadingLog log;
   const auto note = [&](size_t done, size_t total) {
     log.Note(done, total);
-    report(hash_apart ? total + done : done, total);
+    if (hash_apart) {
+      both.NoteLoaded(done, total);
+    } else if (progress) {
+      progress(done, total);
+    }
   };
   ASSIGN_OR_RETURN(loaded.weights,
                    LoadModelWeights(device, ops, config, *checkpoint,
@@ -210,7 +243,9 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
                                      .hasher = is_read_apart ? nullptr : &hasher,
                                      .progress = note},
                                     keep_, part.has_value() ? balance.Of(*config.shard) : balance));
-  if (!is_read_apart) {
+  if (hash_apart) {
+    ASSIGN_OR_RETURN(loaded.fingerprint, fingerprint.get());
+  } else if (!is_read_apart) {
     ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_, keep_, &balance));
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);

@@ -65,9 +65,9 @@ class ModelSource {
   // on any thread, one call at a time.
   //
   // A rank of several (`parallel`) reads its part. The model has the name that it has anyway, which
-  // the first rank finds by reading and hashing all of it beside: at 1.5 GB/s for each thread, so
-  // that a model of 140 GB takes a few seconds on 16 of them where the page cache or the disk keep
-  // up; others get a name of zeros. (Each rank could hash what it reads, in an order that all
+  // the first rank finds by reading and hashing all of it meanwhile: at 1.5 GB/s for each thread,
+  // so that a model of 140 GB takes a few seconds on 16 of them where the page cache or the disk
+  // keep up; others get a name of zeros. (Each rank could hash what it reads, in an order that all
   // agree on: that would be another name.)
   //
   // Returns: as ShardConfig and ShardCheckpoint; INVALID_ARGUMENT if `kv_format` stores keys in

@@ -5,6 +5,8 @@ namespace retroinfer {
 
 bool HasCuda() { return false; }
 
+std::vector<std::string> CudaGpuNames() { return {}; }
+
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& /*options*/,
                                                  int /*ordinal*/, RankMemory* /*ranks*/) {
   return absl::FailedPreconditionError(

@@ -88,11 +88,13 @@ absl::Status OtherRanks::HandOver(const PlannedMemory& memory, StoreLink& link) 
   for (uint32_t rank = 1; rank <= channels_.size(); ++rank) {
     descriptors.push_back({link.arena_fd(), link.plane_fd(rank)});
   }
-  return HandOverMemory(channels_,
-                        {.available_bytes = memory.available_bytes,
-                         .weight_bytes = memory.weight_bytes,
-                         .arena_pages = memory.arena_pages},
-                        descriptors);
+  return HandOverMemory(
+      channels_,
+      {.available_bytes = memory.available_bytes,
+       .weight_bytes = memory.weight_bytes,
+       .arena_pages = memory.arena_pages,
+       .draft_weight_bytes = memory.draft.has_value() ? memory.draft->weight_bytes : 0},
+      descriptors);
 }
 
 absl::StatusOr<std::unique_ptr<RankGroup>> OtherRanks::Join(const MemoryPlan& plan,

@@ -15,10 +15,10 @@
 #include "gpu_worker/assembly/engine_plan.h"
 #include "gpu_worker/assembly/model_source.h"
 #include "gpu_worker/assembly/other_ranks.h"
+#include "gpu_worker/assembly/retrieval_recording.h"
 #include "gpu_worker/assembly/retrieval_subject.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
-#include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/transformer.h"
 #include "gpu_worker/ranks/joint_segment_store.h"
@@ -164,7 +164,6 @@ class LoadedEngine final : public ServedEngine {
   }
   absl::Status PlanAndAttach();
   absl::StatusOr<PlannedMemory> MemoryOfAll();
-  absl::Status OpenTrace();
   absl::Status OpenDraftModel();
   absl::Status StartEngine(ModelWeights weights);
   absl::Status JoinRanks(BlockCache* cache);
@@ -191,31 +190,11 @@ class LoadedEngine final : public ServedEngine {
   std::unique_ptr<StoreLink> link_;
   std::unique_ptr<LinkedSegmentStore> store_;
   std::unique_ptr<JointSegmentStore> joint_store_;  // null: there are no other ranks
-  std::unique_ptr<TraceFile> trace_;                // until `recorder_` has it
+  RetrievalRecording recording_;
   std::unique_ptr<RetrievalRecorder> recorder_;
   std::unique_ptr<RankGroup> group_;
   std::unique_ptr<LocalEngine> engine_;
 };
-
-// Before anything else, so that a wrong name is told of at once.
-absl::Status LoadedEngine::OpenTrace() {
-  if (options_.record_trace_file.empty()) return absl::OkStatus();
-  if (backend_.kv_format.token_code_bits != 0) {
-    return absl::FailedPreconditionError(
-        "--record-trace: a trace tells which clusters are read, and with --index-dtype coded pages "
-        "of clusters are; record with another index");
-  }
-  absl::StatusOr<std::unique_ptr<TraceFile>> trace = TraceFile::Open(
-      options_.record_trace_file, TraceEncoder::kMagic, options_.record_trace_bytes);
-  if (!trace.ok()) {
-    return absl::Status(trace.status().code(),
-                        absl::StrCat("--record-trace: ", std::string(trace.status().message())));
-  }
-  trace_ = *std::move(trace);
-  spdlog::info("recording what decode steps retrieve in {}, up to {} MiB",
-               options_.record_trace_file, options_.record_trace_bytes >> 20);
-  return absl::OkStatus();
-}
 
 absl::Status LoadedEngine::OpenDraftModel() {
   if (options_.draft_model_folder.empty()) return absl::OkStatus();
@@ -224,7 +203,8 @@ absl::Status LoadedEngine::OpenDraftModel() {
 }
 
 absl::Status LoadedEngine::Load() {
-  RETURN_IF_ERROR(OpenTrace());
+  // Before anything else, so that a wrong name is told of at once.
+  RETURN_IF_ERROR(recording_.Open(options_, backend_.kv_format));
   ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
   source_ = std::make_unique<ModelSource>(std::move(source));
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
@@ -311,16 +291,7 @@ absl::Status LoadedEngine::PlanAndAttach() {
 }
 
 absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
-  if (trace_ != nullptr) {
-    const int64_t max_clusters = plan_.max_model_len / int64_t{kTokensPerCluster} + 1;
-    ASSIGN_OR_RETURN(recorder_,
-                     RetrievalRecorder::Create(
-                         *backend_.device,
-                         {.geometry = plan_.geometry,
-                          .max_batch = plan_.max_batch,
-                          .max_clusters = std::min(max_clusters, RetrievalRecorder::kMaxClusters)},
-                         std::move(trace_)));
-  }
+  ASSIGN_OR_RETURN(recorder_, recording_.TakeRecorder(*backend_.device, plan_));
   const EngineEnvironment environment{.device = backend_.device.get(),
                                       .ops = backend_.ops.get(),
                                       .compute = compute_.get(),

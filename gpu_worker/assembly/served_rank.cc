@@ -11,10 +11,12 @@
 #include "common/shm/sealed_memory.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/compute_backend.h"
+#include "gpu_worker/assembly/draft_model_source.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/engine_plan.h"
 #include "gpu_worker/assembly/model_source.h"
 #include "gpu_worker/assembly/other_ranks.h"
+#include "gpu_worker/assembly/retrieval_recording.h"
 #include "gpu_worker/executor/executor.h"
 #include "gpu_worker/model/transformer.h"
 #include "gpu_worker/ops/collective/rank_memory.h"
@@ -43,6 +45,7 @@ class LoadedRank {
   absl::Status JoinRanks(common::UniqueFd shared);
   absl::Status Load();
   absl::Status TakeMemory();
+  absl::Status LeaveRoomForDraftModel(uint64_t weight_bytes);
   absl::Status AdoptMemory(RankMessage message);
   absl::Status Assemble();
 
@@ -62,6 +65,8 @@ class LoadedRank {
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Stream> background_;
   std::unique_ptr<Transformer> transformer_;
+  RetrievalRecording recording_;
+  std::unique_ptr<RetrievalRecorder> recorder_;
   WrittenSegments written_;
   CostModel costs_;
   std::unique_ptr<Executor> executor_;
@@ -77,12 +82,15 @@ absl::Status LoadedRank::Prepare(common::UniqueFd shared) {
 }
 
 absl::Status LoadedRank::Follow() {
-  return RankFollower({.channel = &channel_,
-                       .commands = commands_.get(),
-                       .written = &written_,
-                       .limits = {.vocab_size = source_->config().vocab_size,
-                                  .max_model_len = plan_.max_model_len}})
-      .Run();
+  const absl::Status end = RankFollower({.channel = &channel_,
+                                         .commands = commands_.get(),
+                                         .written = &written_,
+                                         .limits = {.vocab_size = source_->config().vocab_size,
+                                                    .max_model_len = plan_.max_model_len}})
+                               .Run();
+  // The recorder's last step. Where the device has failed, `end` says more.
+  compute_->Synchronize().IgnoreError();
+  return end;
 }
 
 absl::Status LoadedRank::JoinRanks(common::UniqueFd shared) {
@@ -97,6 +105,7 @@ absl::Status LoadedRank::JoinRanks(common::UniqueFd shared) {
 }
 
 absl::Status LoadedRank::Load() {
+  RETURN_IF_ERROR(recording_.Open(options_, backend_.kv_format));
   ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
   source_ = std::make_unique<ModelSource>(std::move(source));
   RETURN_IF_ERROR(CheckWeightForm(source_->config(), backend_.needs));
@@ -126,8 +135,19 @@ absl::Status LoadedRank::TakeMemory() {
   memory_ = {.available_bytes = of_all.available_bytes,
              .weight_bytes = of_all.weight_bytes,
              .arena_pages = of_all.arena_pages};
+  RETURN_IF_ERROR(LeaveRoomForDraftModel(of_all.draft_weight_bytes));
   ASSIGN_OR_RETURN(plan_, PlanEngine(options_, source_->config(), backend_, settings_, memory_));
   return AdoptMemory(std::move(message));
+}
+
+// The draft model is rank 0's alone; the plan is all ranks'.
+absl::Status LoadedRank::LeaveRoomForDraftModel(uint64_t weight_bytes) {
+  if (options_.draft_model_folder.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const DraftModelSource draft,
+                   DraftModelSource::Open(options_, *source_, backend_));
+  ASSIGN_OR_RETURN(memory_.draft, draft.ToPlan(backend_));
+  memory_.draft->weight_bytes = weight_bytes;
+  return absl::OkStatus();
 }
 
 absl::Status LoadedRank::AdoptMemory(RankMessage message) {
@@ -159,6 +179,7 @@ absl::Status LoadedRank::Assemble() {
                                                       .max_positions = plan_.max_model_len,
                                                       .parallel = ParallelOf(options_),
                                                       .progress = {}}));
+  ASSIGN_OR_RETURN(recorder_, recording_.TakeRecorder(device, plan_));
   const std::span<std::byte> arena =
       arena_.bytes().first(size_t{plan_.arena_pages} * plan_.geometry.page_bytes());
   const EngineEnvironment environment{.device = &device,
@@ -170,6 +191,7 @@ absl::Status LoadedRank::Assemble() {
                                       .store = &written_,
                                       .arena = arena,
                                       .data_plane = data_plane_.bytes(),
+                                      .observer = recorder_.get(),
                                       .stretches = backend_.stretches};
   ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine(environment, plan_, settings_));
   if (options_.synthetic_context != 0) {

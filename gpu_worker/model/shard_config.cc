@@ -1,8 +1,10 @@
 #include "gpu_worker/model/shard_config.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 
@@ -14,17 +16,24 @@ absl::Status Refuse(const TensorParallel& parallel, const std::string& reason) {
       absl::StrCat("the model cannot be split over ", parallel.num_ranks, " ranks: ", reason));
 }
 
+bool HeadsGoInto(const ModelConfig& whole, uint32_t ranks) {
+  return whole.num_query_heads % ranks == 0 &&
+         (whole.num_kv_heads % ranks == 0 || ranks % whole.num_kv_heads == 0);
+}
+
 absl::Status CheckHeads(const ModelConfig& whole, const TensorParallel& parallel) {
-  const auto ranks = static_cast<uint32_t>(parallel.num_ranks);
-  if (whole.num_query_heads % ranks != 0) {
-    return Refuse(parallel, absl::StrCat("it has ", whole.num_query_heads,
-                                         " query heads; a number that divides them is supported"));
+  if (HeadsGoInto(whole, static_cast<uint32_t>(parallel.num_ranks))) return absl::OkStatus();
+  constexpr uint32_t kMostRanks = 8;  // of a worker
+  std::vector<uint32_t> others;
+  for (uint32_t ranks = 1; ranks <= kMostRanks; ++ranks) {
+    if (HeadsGoInto(whole, ranks)) others.push_back(ranks);
   }
-  if (whole.num_kv_heads % ranks != 0 && ranks % whole.num_kv_heads != 0) {
-    return Refuse(parallel, absl::StrCat("it has ", whole.num_kv_heads,
-                                         " KV heads; a divisor or a multiple is supported"));
-  }
-  return absl::OkStatus();
+  return Refuse(
+      parallel,
+      absl::StrCat("it has ", whole.num_query_heads, " query heads and ", whole.num_kv_heads,
+                   " KV heads; ranks divide the former, and divide or multiply the "
+                   "latter: use ",
+                   absl::StrJoin(others, ", ")));
 }
 
 KvHeadRange KvHeadsOf(const ModelConfig& whole, const TensorParallel& parallel) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -109,7 +110,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
     return absl::InvalidArgumentError("prefill and decode need at least one row each");
   }
   const TensorParallel joined = ops.collective().parallel();
-  if (options.parallel != joined) {
+  if (options.parallel != joined && !options.parallel.is_all()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the model is to be loaded as rank ", options.parallel.rank, " of ",
                      options.parallel.num_ranks, "; operations join rank ", joined.rank, " of ",
@@ -143,13 +144,19 @@ absl::Status Transformer::UploadTables(Device& device, int64_t max_positions) {
   return stream->Synchronize();
 }
 
-absl::Status Transformer::Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
-                               const MatrixView& out) {
-  return ops_.model().RmsNorm(stream, {.in = in,
-                                       .weight = weight,
-                                       .epsilon = config_.hidden_epsilon(),
-                                       .weight_offset = config_.norm_offset,
-                                       .out = out});
+RmsNormArgs Transformer::NormOf(const MatrixView& hidden, const MatrixView& weight,
+                                const MatrixView& out) const {
+  return {.in = hidden,
+          .weight = weight,
+          .epsilon = config_.hidden_epsilon(),
+          .weight_offset = config_.norm_offset,
+          .out = out};
+}
+
+RmsNormArgs Transformer::FinalNormOf(const MatrixView& hidden, const MatrixView& out) const {
+  RmsNormArgs norm = NormOf(hidden, weights_.final_norm, out);
+  norm.scale = static_cast<float>(1 / config_.logits_divisor);
+  return norm;
 }
 
 absl::Status Transformer::NormHeads(Stream& stream, const MatrixView& heads,
@@ -162,38 +169,14 @@ absl::Status Transformer::NormHeads(Stream& stream, const MatrixView& heads,
 }
 
 absl::Status Transformer::AddProjected(Stream& stream, const PreparedLinear& linear,
-                                       const MatrixView& in, const MatrixView& norm,
-                                       const MatrixView& hidden, const MatrixView& scratch,
+                                       const MatrixView& in, const HiddenUpdate& update,
                                        bool decode) {
-  const bool is_split = config_.shard.has_value();
-  if (!config_.post_norms && !is_split) return Project(stream, linear, in, hidden, true, decode);
-  RETURN_IF_ERROR(Project(stream, linear, in, scratch, false, decode));
-  if (!config_.post_norms) return AddOverRanks(stream, scratch, hidden);
-  if (is_split) {
-    RETURN_IF_ERROR(ops_.collective().AllReduce(stream, {.in = scratch, .out = scratch}));
-  }
-  return ops_.model().RmsNorm(stream, {.in = scratch,
-                                       .weight = norm,
-                                       .epsilon = config_.rms_norm_epsilon,
-                                       .weight_offset = config_.norm_offset,
-                                       .out = hidden,
-                                       .accumulate = true});
+  RETURN_IF_ERROR(Project(stream, linear, in, update.part(), update.adds_at_once(), decode));
+  return update.Finish(stream);
 }
 
-absl::Status Transformer::AddOverRanks(Stream& stream, const MatrixView& part,
-                                       const MatrixView& hidden) {
-  return ops_.collective().AllReduce(stream, {.in = part, .out = hidden, .accumulate = true});
-}
-
-absl::Status Transformer::FindLogits(Stream& stream, const MatrixView& hidden,
-                                     const MatrixView& normed, const MatrixView& logits) {
-  RETURN_IF_ERROR(
-      ops_.model().RmsNorm(stream, {.in = hidden,
-                                    .weight = weights_.final_norm,
-                                    .epsilon = config_.hidden_epsilon(),
-                                    .scale = static_cast<float>(1 / config_.logits_divisor),
-                                    .weight_offset = config_.norm_offset,
-                                    .out = normed}));
+absl::Status Transformer::FindLogits(Stream& stream, const MatrixView& normed,
+                                     const MatrixView& logits) {
   if (!config_.shard.has_value()) {
     return Project(stream, *weights_.lm_head, normed, logits, false, true);
   }
@@ -251,9 +234,7 @@ absl::Status Transformer::Rope(Stream& stream, const LayerWeights& weights,
 }
 
 absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
-                                     const MatrixView& hidden, const Workspace::Views& rows,
-                                     bool decode) {
-  RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
+                                     const Workspace::Views& rows, bool decode) {
   RETURN_IF_ERROR(Project(stream, *weights.qkv, rows.normed, rows.qkv, false, decode));
   if (weights.spec.qk_norm) {
     RETURN_IF_ERROR(NormHeads(stream, rows.queries, weights.q_norm));
@@ -262,30 +243,36 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
   return weights.spec.rope ? Rope(stream, weights, rows) : absl::OkStatus();
 }
 
-absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,
-                                      const MatrixView& hidden, const Workspace::Views& rows,
+absl::Status Transformer::AddAttended(Stream& stream, const LayerWeights& weights,
+                                      const MatrixView& attended, const MatrixView& hidden,
+                                      const MatrixView& scratch, std::optional<RmsNormArgs> next,
                                       bool decode) {
-  RETURN_IF_ERROR(AddProjected(stream, *weights.o, rows.attention, weights.post_attention_norm,
-                               hidden, rows.normed, decode));
-  return FeedForward(stream, weights, hidden, rows, decode);
+  const HiddenUpdate update(ops_, config_, weights.spec,
+                            {.hidden = hidden,
+                             .scratch = scratch,
+                             .post_norm = weights.post_attention_norm,
+                             .next = next});
+  return AddProjected(stream, *weights.o, attended, update, decode);
 }
 
 absl::Status Transformer::FeedForward(Stream& stream, const LayerWeights& weights,
                                       const MatrixView& hidden, const Workspace::Views& rows,
-                                      bool decode) {
+                                      std::optional<RmsNormArgs> next, bool decode) {
+  const HiddenUpdate update(
+      ops_, config_, weights.spec,
+      {.hidden = hidden, .scratch = rows.normed, .post_norm = weights.post_mlp_norm, .next = next});
   switch (weights.spec.feed_forward) {
     case FeedForwardKind::kDense:
-      return DenseFeedForward(stream, weights, hidden, rows, decode);
+      return DenseFeedForward(stream, weights, rows, update, decode);
     case FeedForwardKind::kExperts:
-      return ExpertFeedForward(stream, weights, hidden, rows, decode);
+      return ExpertFeedForward(stream, weights, rows, update, decode);
   }
   return absl::InternalError("a feed-forward network of no known kind");
 }
 
 absl::Status Transformer::DenseFeedForward(Stream& stream, const LayerWeights& weights,
-                                           const MatrixView& hidden, const Workspace::Views& rows,
+                                           const Workspace::Views& rows, const HiddenUpdate& update,
                                            bool decode) {
-  RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
   const MatrixView gated = rows.gate_up.Columns(0, config_.intermediate_size);
   RETURN_IF_ERROR(ops_.model().GatedLinear(stream, {.linear = weights.gate_up.get(),
                                                     .in = rows.normed,
@@ -293,15 +280,13 @@ absl::Status Transformer::DenseFeedForward(Stream& stream, const LayerWeights& w
                                                     .out = gated,
                                                     .decode = decode,
                                                     .activation = config_.activation}));
-  return AddProjected(stream, *weights.down, gated, weights.post_mlp_norm, hidden, rows.normed,
-                      decode);
+  return AddProjected(stream, *weights.down, gated, update, decode);
 }
 
 absl::Status Transformer::ExpertFeedForward(Stream& stream, const LayerWeights& weights,
-                                            const MatrixView& hidden, const Workspace::Views& rows,
-                                            bool decode) {
+                                            const Workspace::Views& rows,
+                                            const HiddenUpdate& update, bool decode) {
   const Workspace::ExpertRows& experts = rows.experts;
-  RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
   RETURN_IF_ERROR(Project(stream, *weights.router, rows.normed, experts.scores, false, decode));
   RETURN_IF_ERROR(
       ops_.model().RouteExperts(stream, {.scores = experts.scores,
@@ -314,15 +299,14 @@ absl::Status Transformer::ExpertFeedForward(Stream& stream, const LayerWeights& 
                                                            .out = experts.gated,
                                                            .decode = decode,
                                                            .activation = config_.activation}));
-  const bool is_split = config_.shard.has_value();
   RETURN_IF_ERROR(ops_.model().GroupedLinear(stream, {.linear = weights.down.get(),
                                                       .in = experts.gated,
                                                       .routes = experts.routes,
                                                       .products = experts.products,
-                                                      .out = is_split ? rows.normed : hidden,
+                                                      .out = update.part(),
                                                       .decode = decode,
-                                                      .accumulate = !is_split}));
-  return is_split ? AddOverRanks(stream, rows.normed, hidden) : absl::OkStatus();
+                                                      .accumulate = update.adds_at_once()}));
+  return update.Finish(stream);
 }
 
 absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_ids,
@@ -421,7 +405,9 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
   const LayerWeights& weights = weights_.layers[layer];
   const Workspace::Views rows = prefill_.Rows(hidden.rows);
   RETURN_IF_ERROR(RopeTable(stream, positions, rows, weights.spec.window_rope));
-  RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, false));
+  RETURN_IF_ERROR(
+      ops_.model().RmsNorm(stream, NormOf(hidden, weights.attention_norm, rows.normed)));
+  RETURN_IF_ERROR(ProjectQkv(stream, weights, rows, false));
   RETURN_IF_ERROR(AttendPieces(stream, layer, rows, pieces));
   // Runs of rows that go on, in turn; all output projections come first, because the feed-forward
   // half uses the bytes of the attention half.
@@ -438,11 +424,13 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
       const MatrixView of_run = hidden.Rows(end - run, run);
       const Workspace::Views views = prefill_.Rows(run);
       if (feed_forward) {
-        RETURN_IF_ERROR(FeedForward(stream, weights, of_run, views, false));
+        RETURN_IF_ERROR(
+            ops_.model().RmsNorm(stream, NormOf(of_run, weights.mlp_norm, views.normed)));
+        RETURN_IF_ERROR(FeedForward(stream, weights, of_run, views, std::nullopt, false));
       } else {
         const MatrixView attended = rows.attention.Rows(end - run, run);
-        RETURN_IF_ERROR(AddProjected(stream, *weights.o, attended, weights.post_attention_norm,
-                                     of_run, views.normed, false));
+        RETURN_IF_ERROR(
+            AddAttended(stream, weights, attended, of_run, views.normed, std::nullopt, false));
       }
     }
   }
@@ -469,7 +457,9 @@ absl::Status Transformer::Logits(Stream& stream, const MatrixView& hidden,
       CheckMatrix("Logits: hidden", hidden, activation_dtype(), hidden.rows, config_.hidden_size));
   RETURN_IF_ERROR(
       CheckMatrix("Logits: logits", logits, DType::kF32, hidden.rows, config_.vocab_size));
-  return FindLogits(stream, hidden, prefill_.Rows(hidden.rows).normed, logits);
+  const MatrixView normed = prefill_.Rows(hidden.rows).normed;
+  RETURN_IF_ERROR(ops_.model().RmsNorm(stream, FinalNormOf(hidden, normed)));
+  return FindLogits(stream, normed, logits);
 }
 
 absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token_ids,
@@ -488,13 +478,22 @@ absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token
   if (config_.window_rope.has_value()) {
     RETURN_IF_ERROR(RopeTable(stream, positions, rows, true));
   }
+  const auto norm = [&](const MatrixView& weight) {
+    return NormOf(rows.hidden, weight, rows.normed);
+  };
+  RETURN_IF_ERROR(ops_.model().RmsNorm(stream, norm(weights_.layers[0].attention_norm)));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[layer];
-    RETURN_IF_ERROR(ProjectQkv(stream, weights, rows.hidden, rows, true));
+    const RmsNormArgs next = layer + 1 < config_.num_layers
+                                 ? norm(weights_.layers[layer + 1].attention_norm)
+                                 : FinalNormOf(rows.hidden, rows.normed);
+    RETURN_IF_ERROR(ProjectQkv(stream, weights, rows, true));
     RETURN_IF_ERROR(attention(layer, rows.queries, rows.keys, rows.values, rows.attention));
-    RETURN_IF_ERROR(FinishLayer(stream, weights, rows.hidden, rows, true));
+    RETURN_IF_ERROR(AddAttended(stream, weights, rows.attention, rows.hidden, rows.normed,
+                                norm(weights.mlp_norm), true));
+    RETURN_IF_ERROR(FeedForward(stream, weights, rows.hidden, rows, next, true));
   }
-  return FindLogits(stream, rows.hidden, rows.normed, logits);
+  return FindLogits(stream, rows.normed, logits);
 }
 
 }  // namespace retroinfer

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/hidden_update.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/workspace.h"
@@ -80,7 +82,8 @@ struct TransformerOptions {
   int64_t max_decode_rows = 16;    // sequences of a batch
   int64_t max_positions = 0;       // tokens of a sequence; 0: the model's context length
   KeptWeights weights = KeptWeights::kAsStored;  // of Load and LoadRandom
-  // Which part of the model is this rank's; as ops.collective().parallel().
+  // Which part of the model is this rank's: as ops.collective().parallel(), or all of a model that
+  // the other ranks have nothing of.
   TensorParallel parallel;
   LoadProgress progress;
 };
@@ -99,8 +102,8 @@ class Transformer {
   // `checkpoint` are those of the whole model, whatever this rank has of it.
   //
   // Returns: as LoadModelWeights, ShardConfig and ShardCheckpoint; INVALID_ARGUMENT if
-  //          max_positions is longer than the model's context, or options.parallel is not what
-  //          `ops` join.
+  //          max_positions is longer than the model's context, or options.parallel is a part, of
+  //          other ranks than `ops` join.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device& device, Ops& ops,
                                                            const ModelConfig& config,
                                                            const Checkpoint& checkpoint,
@@ -166,26 +169,25 @@ class Transformer {
   // The table of layers that are, or are not, turned by ModelConfig::window_rope.
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                          const Workspace::Views& rows, bool of_windows);
-  // hidden += `in` times `linear`, summed over ranks, or the norm of that, if the layer has one.
-  // `scratch`: as hidden.
+  // `in` times `linear` as `update` wants it, and what belongs behind that.
   absl::Status AddProjected(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
-                            const MatrixView& norm, const MatrixView& hidden,
-                            const MatrixView& scratch, bool decode);
-  // hidden += `part` of all ranks.
-  absl::Status AddOverRanks(Stream& stream, const MatrixView& part, const MatrixView& hidden);
-  // Norm, projection, norms of heads, RoPE, as the layer has them: hidden -> rows.qkv.
-  absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
-                          const Workspace::Views& rows, bool decode);
-  // Output projection and feed-forward network: hidden += f(rows.attention), hidden += g(hidden).
-  absl::Status FinishLayer(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
-                           const Workspace::Views& rows, bool decode);
+                            const HiddenUpdate& update, bool decode);
+  // Projection, norms of heads, RoPE, as the layer has them: rows.normed -> rows.qkv.
+  absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const Workspace::Views& rows,
+                          bool decode);
+  // Output projection: hidden += f(attended), then `next`. `scratch`: as hidden.
+  absl::Status AddAttended(Stream& stream, const LayerWeights& weights, const MatrixView& attended,
+                           const MatrixView& hidden, const MatrixView& scratch,
+                           std::optional<RmsNormArgs> next, bool decode);
+  // Feed-forward network: hidden += g(rows.normed), then `next`.
   absl::Status FeedForward(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
-                           const Workspace::Views& rows, bool decode);
+                           const Workspace::Views& rows, std::optional<RmsNormArgs> next,
+                           bool decode);
   absl::Status DenseFeedForward(Stream& stream, const LayerWeights& weights,
-                                const MatrixView& hidden, const Workspace::Views& rows,
+                                const Workspace::Views& rows, const HiddenUpdate& update,
                                 bool decode);
   absl::Status ExpertFeedForward(Stream& stream, const LayerWeights& weights,
-                                 const MatrixView& hidden, const Workspace::Views& rows,
+                                 const Workspace::Views& rows, const HiddenUpdate& update,
                                  bool decode);
   absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
   absl::Status StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
@@ -194,13 +196,14 @@ class Transformer {
                             std::span<const PrefillPiece> pieces);
   // Turns queries and keys in rows.qkv.
   absl::Status Rope(Stream& stream, const LayerWeights& weights, const Workspace::Views& rows);
-  // Final norm and output projection.
-  absl::Status FindLogits(Stream& stream, const MatrixView& hidden, const MatrixView& normed,
-                          const MatrixView& logits);
+  // Output projection.
+  absl::Status FindLogits(Stream& stream, const MatrixView& normed, const MatrixView& logits);
   // Of each head alone, in place.
   absl::Status NormHeads(Stream& stream, const MatrixView& heads, const MatrixView& weight);
-  absl::Status Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
-                    const MatrixView& out);
+  // Norms of the hidden state: in front of a half of a layer, and of the output projection.
+  RmsNormArgs NormOf(const MatrixView& hidden, const MatrixView& weight,
+                     const MatrixView& out) const;
+  RmsNormArgs FinalNormOf(const MatrixView& hidden, const MatrixView& out) const;
   absl::Status Project(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
                        const MatrixView& out, bool accumulate, bool decode);
 

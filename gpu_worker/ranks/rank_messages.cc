@@ -61,6 +61,7 @@ std::string EncodeSharedPlan(const SharedPlan& memory) {
   to.set_available_bytes(memory.available_bytes);
   to.set_weight_bytes(memory.weight_bytes);
   to.set_arena_pages(memory.arena_pages);
+  to.set_draft_weight_bytes(memory.draft_weight_bytes);
   return to.SerializeAsString();
 }
 
@@ -69,7 +70,8 @@ absl::StatusOr<SharedPlan> DecodeSharedPlan(std::string_view bytes) {
   RETURN_IF_ERROR(Parse(bytes, "memory of a rank", &from));
   return SharedPlan{.available_bytes = from.available_bytes(),
                     .weight_bytes = from.weight_bytes(),
-                    .arena_pages = from.arena_pages()};
+                    .arena_pages = from.arena_pages(),
+                    .draft_weight_bytes = from.draft_weight_bytes()};
 }
 
 std::string EncodeReady(std::string_view plan) {

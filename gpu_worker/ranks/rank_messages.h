@@ -35,6 +35,7 @@ struct SharedPlan {
   uint64_t available_bytes = 0;
   uint64_t weight_bytes = 0;
   uint32_t arena_pages = 0;
+  uint64_t draft_weight_bytes = 0;  // of the draft model, which rank 0 has; 0: there is none
 };
 
 // The newest rows of a sequence in the step before that do not count: CommandRunner::TakeBack().

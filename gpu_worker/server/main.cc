@@ -29,6 +29,7 @@
 #include "common/shm/folder_lock.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/assembly/compute_backend.h"
+#include "gpu_worker/assembly/rank_gpus.h"
 #include "gpu_worker/assembly/served_engine.h"
 #include "gpu_worker/server/device_metrics.h"
 #include "gpu_worker/server/rank_main.h"
@@ -65,6 +66,7 @@ absl::StatusOr<common::FolderLock> TakeFolder(const std::string& folder) {
 absl::StatusOr<std::unique_ptr<OtherRanks>> StartRanks(const WorkerOptions& options,
                                                        const common::ServiceNotifier& notifier) {
   if (options.num_ranks == 1) return nullptr;
+  RETURN_IF_ERROR(CheckGpusOfRanks(options, CudaGpuNames()));
   return OtherRanks::Start(options, notifier);
 }
 
@@ -135,6 +137,7 @@ int AwaitEnd(WorkerServer& server, ServedEngine& served, const WorkerOptions& op
 // Each rank needs a device, all of one kind.
 absl::Status CheckDevices(WorkerOptions options) {
   std::string first;
+  if (options.num_ranks > 1) RETURN_IF_ERROR(CheckGpusOfRanks(options, CudaGpuNames()));
   for (options.rank = 0; options.rank < options.num_ranks; ++options.rank) {
     const absl::StatusOr<ComputeBackend> backend = CreateBackend(options);
     if (!backend.ok() && options.num_ranks == 1) return backend.status();

@@ -308,10 +308,12 @@ void AddMeasuringOptions(common::Settings* settings, WorkerOptions* options) {
 
 void AddRecordingOptions(common::Settings* settings, WorkerOptions* options) {
   settings->app()
-      .add_option("--record-trace", options->record_trace_file,
-                  "File for what each decode step of policy wave retrieves: clusters, their pages, "
-                  "and which of these missed the block cache (tools/lab reads it). An earlier "
-                  "trace there is overwritten, anything else is not")
+      .add_option(
+          "--record-trace", options->record_trace_file,
+          "File for what each decode step of policy wave retrieves: clusters, their pages, "
+          "and which of these missed the block cache (tools/lab reads it). An earlier "
+          "trace there is overwritten, anything else is not. With several ranks each records "
+          "its KV heads: rank 1 in FILE.rank1")
       ->group(kRecordingGroup);
   settings
       ->AddByteSize("--record-trace-bytes", &options->record_trace_bytes,
@@ -319,18 +321,10 @@ void AddRecordingOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kRecordingGroup);
 }
 
-// Checks what only one process can do.
+// Checks what options say of ranks.
 absl::Status CheckRankOptions(const WorkerOptions& options) {
   if (options.rank_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--rank-timeout is 0: an answer takes some time");
-  }
-  if (options.num_ranks == 1) return absl::OkStatus();
-  if (!options.draft_model_folder.empty()) {
-    return absl::InvalidArgumentError("--draft-model is for one rank: leave --tensor-parallel out");
-  }
-  if (!options.record_trace_file.empty()) {
-    return absl::InvalidArgumentError(
-        "--record-trace would record the part of rank 0 alone: leave --tensor-parallel out");
   }
   return absl::OkStatus();
 }

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
+#include "tests/support/decoded_trace.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer::test_support {
 namespace {
@@ -23,6 +27,7 @@ namespace v1 = generation::v1;
 using testing::HasSubstr;
 
 constexpr int32_t kOutput = 40;
+constexpr int32_t kRepetitiveOutput = 200;
 
 ServiceOptions Options(int num_ranks) {
   ServiceOptions options;
@@ -35,6 +40,16 @@ ServiceOptions Options(int num_ranks) {
 v1::GenerateRequest LongRequest(int32_t max_tokens = kOutput) {
   v1::GenerateRequest request = SampledRequest(RandomTokens(3000, 1), max_tokens, 7);
   request.set_return_progress(true);
+  return request;
+}
+
+// A text that says the same again and again, of which the likeliest tokens go on.
+v1::GenerateRequest RepetitiveRequest() {
+  const std::vector<int32_t> phrase = RandomTokens(25, 2);
+  std::vector<int32_t> prompt;
+  while (prompt.size() < 2000) prompt.insert(prompt.end(), phrase.begin(), phrase.end());
+  v1::GenerateRequest request = SampledRequest(prompt, kRepetitiveOutput, 1);
+  request.mutable_sampling()->set_temperature(0);
   return request;
 }
 
@@ -84,6 +99,25 @@ class RanksServicesTest : public testing::Test {
     double value = -1;
     EXPECT_TRUE(absl::SimpleAtod(metrics.substr(begin, metrics.find('\n', begin) - begin), &value));
     return static_cast<int64_t>(value);
+  }
+  // Tokens are those of a step each.
+  void ExpectDraftsChangeNothing() {
+    int64_t num_tried = 0;
+    const auto answer = [&](v1::Speculation speculation) {
+      v1::GenerateRequest request = RepetitiveRequest();
+      request.set_speculation(speculation);
+      GenerateStream stream(processes_.worker_stub(), request);
+      EXPECT_TRUE(stream.Wait().ok());
+      const v1::Finished end = stream.finished();
+      num_tried = end.accepted_prediction_tokens() + end.rejected_prediction_tokens();
+      return stream.tokens();
+    };
+    const std::vector<int32_t> plain = answer(v1::SPECULATION_OFF);
+    ASSERT_EQ(plain.size(), size_t{kRepetitiveOutput});
+    EXPECT_EQ(num_tried, 0);
+    EXPECT_EQ(answer(v1::SPECULATION_AUTO), plain);
+    std::printf("%lld drafts were tried\n", static_cast<long long>(num_tried));
+    EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
   }
   // Waits for the end of rank 0 and of the others.
   std::optional<int> WaitForEnd(const std::vector<pid_t>& ranks) {
@@ -152,6 +186,39 @@ TEST_F(RanksServicesTest, AStoreThatIsKilledComesBackToAllRanks) {
   EXPECT_GT(CachedTokens(), before + 2000);
   EXPECT_THAT(processes_.WorkerMetrics(), HasSubstr("retroinfer_rank_page_hits_total{rank=\"1\"}"));
   EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
+}
+
+// Where texts repeat themselves steps try drafts (how many, costs decide): ranks are told which
+// were not drawn.
+TEST_F(RanksServicesTest, AnswersWithDraftsAreThoseWithout) { ExpectDraftsChangeNothing(); }
+
+// The small model is rank 0's alone, and changes no answer either; each rank records its KV heads.
+class DraftingRanksServicesTest : public RanksServicesTest {
+ protected:
+  DraftingRanksServicesTest() {
+    std::vector<std::string>& arguments = processes_.options().worker_arguments;
+    arguments.insert(arguments.end(), {"--draft-model", processes_.options().model_folder,
+                                       "--record-trace", trace_});
+  }
+
+  const TempFolder folder_;
+  const std::string trace_ = folder_.path() + "/trace";
+};
+
+TEST_F(DraftingRanksServicesTest, ADraftModelAndTracesGoWithRanks) {
+  EXPECT_THAT(processes_.worker().Log(), HasSubstr("for the draft model"));
+  ExpectDraftsChangeNothing();
+  processes_.worker().Signal(SIGTERM);
+  ASSERT_TRUE(processes_.worker().Wait(absl::Minutes(1)).has_value());
+  std::vector<DecodedTrace> traces;
+  for (const std::string& path : {trace_, trace_ + ".rank1"}) {
+    std::stringstream bytes;
+    bytes << std::ifstream(path).rdbuf();
+    traces.emplace_back(bytes.str());
+    ASSERT_FALSE(traces.back().steps.empty()) << path;
+  }
+  EXPECT_EQ(traces[0].num_kv_heads, traces[1].num_kv_heads);
+  EXPECT_EQ(traces[0].steps.size(), traces[1].steps.size());
 }
 
 // With more ranks than KV heads several have the same one; what they write is one rank's segment.

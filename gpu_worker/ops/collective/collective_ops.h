@@ -9,6 +9,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/ops/collective/all_gather.h"
 #include "gpu_worker/ops/collective/all_reduce.h"
+#include "gpu_worker/ops/collective/norm_of_sum.h"
 #include "gpu_worker/ops/collective/tensor_parallel.h"
 
 namespace retroinfer {
@@ -21,6 +22,7 @@ class CollectiveOps {
   virtual TensorParallel parallel() const = 0;
   virtual absl::Status AllReduce(Stream& stream, const AllReduceArgs& args) = 0;
   virtual absl::Status AllGather(Stream& stream, const AllGatherArgs& args) = 0;
+  virtual absl::Status NormOfSum(Stream& stream, const NormOfSumArgs& args) = 0;
 };
 
 }  // namespace retroinfer

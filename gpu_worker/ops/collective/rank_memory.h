@@ -71,8 +71,8 @@ class RankMemory {
   static constexpr size_t kTurnBytes = size_t{1} << 20;
   static constexpr size_t kMaxTurnBytes = size_t{1} << 30;
   static constexpr size_t kAlignment = 4096;
-  // What a GPU needs of pieces (PieceLayout).
-  static constexpr size_t kPieceBytes = size_t{10} << 20;
+  // What a GPU needs of pieces (PieceLayout::kHostBytes).
+  static constexpr size_t kPieceBytes = size_t{19} << 20;
 
   // REQUIRES: 1 <= num_ranks <= kMaxRanks; turn_bytes and piece_bytes are multiples of kAlignment,
   //           up to kMaxTurnBytes, and turn_bytes is above 0.

@@ -72,11 +72,14 @@ TEST(ShardConfigTest, TablesOfRanksHaveTheirShapes) {
 }
 
 TEST(ShardConfigTest, WhatDoesNotGoIntoRanksIsRefused) {
-  ExpectRefused(Whole(), 3, "it has 32 query heads");
+  ExpectRefused(Whole(), 3, "it has 32 query heads and ");
   ModelConfig config = Whole();
   config.num_query_heads = 24;
   config.num_kv_heads = 4;
-  ExpectRefused(config, 6, "it has 4 KV heads");
+  ExpectRefused(
+      config, 6,
+      "24 query heads and 4 KV heads; ranks divide the former, and divide or multiply the "
+      "latter: use 1, 2, 4, 8");
   config = Whole();
   config.intermediate_size = 8;
   ExpectRefused(config, 2, "8 features in units of 8; at most 1 ranks");

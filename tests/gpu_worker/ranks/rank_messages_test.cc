@@ -26,12 +26,13 @@ TEST(RankMessagesTest, HelloMemoryAndReadyComeBack) {
   EXPECT_EQ(back->fingerprint, hello.fingerprint);
   EXPECT_EQ(back->num_ranks, 4u);
   EXPECT_EQ(back->device_name, "card");
-  const auto memory = DecodeSharedPlan(
-      EncodeSharedPlan({.available_bytes = 5, .weight_bytes = 6, .arena_pages = 7}));
+  const auto memory = DecodeSharedPlan(EncodeSharedPlan(
+      {.available_bytes = 5, .weight_bytes = 6, .arena_pages = 7, .draft_weight_bytes = 8}));
   ASSERT_TRUE(memory.ok());
   EXPECT_EQ(memory->available_bytes, 5u);
   EXPECT_EQ(memory->weight_bytes, 6u);
   EXPECT_EQ(memory->arena_pages, 7u);
+  EXPECT_EQ(memory->draft_weight_bytes, 8u);
   EXPECT_EQ(DecodeReady(EncodeReady("a plan")).value(), "a plan");
   EXPECT_FALSE(DecodeReady(EncodeReady(std::string(100000, 'p'))).ok());
   EXPECT_FALSE(DecodeHello(EncodeHello({.version = std::string(100000, 'v')})).ok());

@@ -119,13 +119,10 @@ TEST_F(WorkerOptionsTest, SeveralRanksDoNotDoAllThatOneDoes) {
     EXPECT_FALSE(Parse({"--model=/m", wrong}).ok()) << wrong;
   }
   options_ = {};
-  EXPECT_THAT(
-      std::string(
-          Parse({"--model=/m", "--tensor-parallel=2", "--record-trace=/t"}).status().message()),
-      HasSubstr("--record-trace"));
+  EXPECT_TRUE(Parse({"--model=/m", "--tensor-parallel=2", "--record-trace=/t"}).ok());
 }
 
-TEST_F(WorkerOptionsTest, ADraftModelIsForOneRankThatTriesDrafts) {
+TEST_F(WorkerOptionsTest, ADraftModelIsForStepsThatTryDrafts) {
   ASSERT_TRUE(Parse({"--model=/m", "--draft-model=/d"}).ok());
   EXPECT_EQ(options_.draft_model_folder, "/d");
   EXPECT_EQ(options_.speculation, "auto");
@@ -135,11 +132,7 @@ TEST_F(WorkerOptionsTest, ADraftModelIsForOneRankThatTriesDrafts) {
           Parse({"--model=/m", "--draft-model=/d", "--speculation=off"}).status().message()),
       HasSubstr("add --speculation auto"));
   options_ = {};
-  EXPECT_THAT(std::string(Parse({"--model=/m", "--draft-model=/d", "--speculation=auto",
-                                 "--tensor-parallel=2"})
-                              .status()
-                              .message()),
-              HasSubstr("--draft-model is for one rank"));
+  EXPECT_TRUE(Parse({"--model=/m", "--draft-model=/d", "--tensor-parallel=2"}).ok());
 }
 
 TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {

@@ -3,6 +3,7 @@
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/ops/collective/cpu/all_gather.h"
 #include "gpu_worker/ops/collective/cpu/all_reduce.h"
+#include "gpu_worker/ops/collective/cpu/norm_of_sum.h"
 
 namespace retroinfer {
 
@@ -12,6 +13,10 @@ absl::Status CpuCollectiveOps::AllReduce(Stream& stream, const AllReduceArgs& ar
 
 absl::Status CpuCollectiveOps::AllGather(Stream& stream, const AllGatherArgs& args) {
   return cpu::AllGather(CpuStream::Of(stream), ranks_, args);
+}
+
+absl::Status CpuCollectiveOps::NormOfSum(Stream& stream, const NormOfSumArgs& args) {
+  return cpu::NormOfSum(CpuStream::Of(stream), ranks_, args);
 }
 
 }  // namespace retroinfer

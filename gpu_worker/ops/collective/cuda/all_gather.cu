@@ -6,12 +6,13 @@
 #include "gpu_worker/ops/collective/all_gather_check.h"
 #include "gpu_worker/ops/collective/cuda/all_gather.h"
 #include "gpu_worker/ops/collective/cuda/peer_exchange.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int64_t kSliceFloats = kFirstBytes / static_cast<int64_t>(sizeof(float));
+constexpr int64_t kMostFloats = kFirstBytes / static_cast<int64_t>(sizeof(float));
 
 struct AllGatherLaunch {
   PeerView view;
@@ -21,18 +22,21 @@ struct AllGatherLaunch {
   int64_t out_stride;
   int64_t rows;
   int64_t most_cols;                          // of any rank
+  int64_t slice;                              // elements that a block shows at a time
   std::array<Share, kMostRanks> shares = {};  // columns of each
 };
 
 // Elements of a share are counted row by row; a block takes slices of as many of every share.
 __global__ void __launch_bounds__(kExchangeThreads) AllGatherKernel(const AllGatherLaunch launch) {
+  AllowNextKernel();
+  AwaitLastKernel();
   PeerBlock block(launch.view);
   const int rank = launch.view.rank;
   const int64_t most = launch.rows * launch.most_cols;
-  for (int64_t begin = blockIdx.x * kSliceFloats; begin < most; begin += gridDim.x * kSliceFloats) {
+  for (int64_t begin = blockIdx.x * launch.slice; begin < most; begin += gridDim.x * launch.slice) {
     const uint32_t turn = block.coming_turn();
     const int64_t cols = launch.shares[rank].count;
-    const int64_t mine = min(kSliceFloats, launch.rows * cols - begin);
+    const int64_t mine = min(launch.slice, launch.rows * cols - begin);
     auto* const shown = reinterpret_cast<float*>(block.First(rank, turn));
     for (int64_t i = threadIdx.x; i < mine; i += kExchangeThreads) {
       const int64_t at = begin + i;
@@ -41,7 +45,7 @@ __global__ void __launch_bounds__(kExchangeThreads) AllGatherKernel(const AllGat
     if (!block.Meet()) return;
     for (int from = 0; from < launch.view.num_ranks; ++from) {
       const int64_t from_cols = launch.shares[from].count;
-      const int64_t count = min(kSliceFloats, launch.rows * from_cols - begin);
+      const int64_t count = min(launch.slice, launch.rows * from_cols - begin);
       const auto* const theirs = reinterpret_cast<const float*>(block.First(from, turn));
       float* const out = launch.out + launch.shares[from].first;
       for (int64_t i = threadIdx.x; i < count; i += kExchangeThreads) {
@@ -78,16 +82,22 @@ absl::Status AllGather(CudaStream& stream, const PeerExchange* exchange,
                             .out = reinterpret_cast<float*>(args.out.data),
                             .out_stride = args.out.row_stride,
                             .rows = args.out.rows,
-                            .most_cols = 0};
+                            .most_cols = 0,
+                            .slice = 0};
   for (int rank = 0; rank < parallel.num_ranks; ++rank) {
     const Share share = ShareOf({rank, parallel.num_ranks}, args.out.cols, args.unit);
     launch.shares[static_cast<size_t>(rank)] = share;
     launch.most_cols = std::max(launch.most_cols, share.count);
   }
-  const int64_t slices = DivideUp(launch.rows * launch.most_cols, kSliceFloats);
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(kExchangeBlocks, slices));
-  AllGatherKernel<<<grid, kExchangeThreads, 0, stream.get()>>>(launch);
-  return LaunchStatus("launching all_gather");
+  const int64_t most = launch.rows * launch.most_cols;
+  launch.slice =
+      std::min(kMostFloats, std::max(DivideUp(most, kFirstBlocks), int64_t{kExchangeThreads}));
+  const auto grid =
+      static_cast<unsigned>(std::min<int64_t>(kFirstBlocks, DivideUp(most, launch.slice)));
+  return CudaStatus(
+      LaunchDependent({.grid = dim3(grid), .block = dim3(kExchangeThreads), .stream = stream.get()},
+                      &AllGatherKernel, launch),
+      "launching all_gather");
 }
 
 }  // namespace retroinfer::cuda

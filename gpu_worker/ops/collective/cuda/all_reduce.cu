@@ -1,28 +1,36 @@
-// Up to 512 KiB one shot: each block shows its slice and adds what all ranks show of it. A rank
-// reads (ranks - 1) times the matrix over links, but meets the others once: bound by latency.
-// Above, two shots: of a slice each rank adds a part, shows the sum, and reads the others' sums, so
-// that links carry about twice the matrix however many ranks there are: bound by their bandwidth.
+// Up to kOneShotBytes one shot: each block shows its slice and adds what all ranks show of it. A
+// rank reads (ranks - 1) times the matrix over links, but meets the others once: bound by latency.
+// Above, two shots: of a slice each rank is given its part by all, adds, and gives the sum to all,
+// so that links carry about twice the matrix however many ranks there are: bound by their
+// bandwidth. Parts and sums are written to where they are wanted, which waits for nothing; blocks
+// are two an SM, so that links have work while some of them meet.
 #include <algorithm>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/collective/all_reduce_check.h"
 #include "gpu_worker/ops/collective/cuda/all_reduce.h"
 #include "gpu_worker/ops/collective/cuda/peer_exchange.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 
 namespace retroinfer::cuda {
 namespace {
 
+// With two ranks, and with more.
+constexpr int64_t kOneShotBytesOfTwo = 1 << 20;
 constexpr int64_t kOneShotBytes = 512 << 10;
+constexpr int64_t kLeastPartsChunks = 256;  // of all others' parts of a slice, two shots
 
 // A matrix as chunks of 16 bytes, counted row by row.
 struct ChunkedMatrix {
   std::byte* data;
   int64_t row_bytes;   // from one to the next
-  int64_t row_chunks;  // of a row
+  int64_t row_chunks;  // of a row; of a matrix without gaps all of it
 
   __device__ uint4* At(int64_t chunk) const {
+    auto* const first = reinterpret_cast<uint4*>(data);
+    if (chunk < row_chunks) return first + chunk;  // a division takes longer than the chunk
     return reinterpret_cast<uint4*>(data + chunk / row_chunks * row_bytes) + chunk % row_chunks;
   }
 };
@@ -33,6 +41,7 @@ struct AllReduceLaunch {
   ChunkedMatrix out;
   int64_t num_chunks;
   int64_t block_chunks;  // of a block's slice, one shot
+  int part_shift;        // log2 of the chunks of a part, two shots
   bool accumulate;
 };
 
@@ -82,6 +91,8 @@ __device__ uint4 SumOf(const AllReduceLaunch& launch, const uint4* out, const Sh
 
 template <bool kIsBf16>
 __global__ void __launch_bounds__(kExchangeThreads) OneShotKernel(const AllReduceLaunch launch) {
+  AllowNextKernel();
+  AwaitLastKernel();
   PeerBlock block(launch.view);
   const uint32_t turn = block.coming_turn();
   const int64_t begin = blockIdx.x * launch.block_chunks;
@@ -97,34 +108,64 @@ __global__ void __launch_bounds__(kExchangeThreads) OneShotKernel(const AllReduc
   block.Finish();
 }
 
-// Set 0 of `second` has what ranks show, set 1 the sums of their parts. Who has met the others
-// behind the sums knows that all have read what was shown, and who has met them behind what is
-// shown next that all have read the sums: so each is written again in time.
+// The sum of chunk `i` of this rank's part: `at` of the matrix.
 template <bool kIsBf16>
-__global__ void __launch_bounds__(kExchangeThreads) TwoShotKernel(const AllReduceLaunch launch) {
+__device__ uint4 SumOfPart(const AllReduceLaunch& launch, const PeerBlock& block, int64_t at,
+                           int64_t i) {
+  return SumOf<kIsBf16>(launch, launch.out.At(at), [&](int from) {
+    return from == launch.view.rank
+               ? launch.in.At(at)
+               : block.Parts(launch.view.rank) + (from << launch.part_shift) + i;
+  });
+}
+
+// Who has met the others behind the sums knows that all have read the parts that they were given,
+// and who has met them behind the next parts that all have read the sums: so each is written again
+// in time. `out` may be `in`: of it a rank changes its own part behind the first meeting, others
+// behind the second.
+template <bool kIsBf16>
+__global__ void __launch_bounds__(kExchangeThreads, 2) TwoShotKernel(const AllReduceLaunch launch) {
+  AllowNextKernel();
+  AwaitLastKernel();
   PeerBlock block(launch.view);
   const int rank = launch.view.rank;
-  for (int64_t begin = blockIdx.x * kSecondChunks; begin < launch.num_chunks;
-       begin += gridDim.x * kSecondChunks) {
-    const int64_t count = min(kSecondChunks, launch.num_chunks - begin);
-    const int64_t part = (count + launch.view.num_ranks - 1) / launch.view.num_ranks;
-    for (int64_t i = threadIdx.x; i < count; i += kExchangeThreads) {
-      block.Second(rank, 0)[i] = *launch.in.At(begin + i);
-    }
+  const int others = launch.view.num_ranks - 1;
+  const int shift = launch.part_shift;
+  const int64_t part = int64_t{1} << shift;
+  // Of chunk `i` of all others' parts: whose it is.
+  const auto owner = [&](int64_t i) {
+    const int index = static_cast<int>(i >> shift);
+    return index + (index >= rank ? 1 : 0);
+  };
+  const int64_t slice = launch.view.num_ranks * part;
+  for (int64_t begin = blockIdx.x * slice; begin < launch.num_chunks; begin += gridDim.x * slice) {
+    const int64_t count = launch.num_chunks - begin;
+    const auto place = [&](int64_t i) { return owner(i) * part + (i & (part - 1)); };
+    MoveChunks(
+        others * part,
+        [&](int64_t i) { return place(i) < count ? *launch.in.At(begin + place(i)) : uint4(); },
+        [&](int64_t i, const uint4& chunk) {
+          if (place(i) < count) block.Parts(owner(i))[rank * part + (i & (part - 1))] = chunk;
+        });
     if (!block.Meet()) return;
-    const int64_t end = min(count, (rank + 1) * part);
-    for (int64_t i = rank * part + threadIdx.x; i < end; i += kExchangeThreads) {
-      uint4* const out = launch.out.At(begin + i);
-      const uint4 sum =
-          SumOf<kIsBf16>(launch, out, [&](int from) { return block.Second(from, 0) + i; });
-      *out = sum;
-      block.Second(rank, 1)[i] = sum;
-    }
+    const int64_t mine = begin + rank * part;
+    MoveChunks(
+        max(min(part, launch.num_chunks - mine), int64_t{0}),
+        [&](int64_t i) { return SumOfPart<kIsBf16>(launch, block, mine + i, i); },
+        [&](int64_t i, const uint4& sum) {
+          *launch.out.At(mine + i) = sum;
+          for (int to = (rank + 1) % launch.view.num_ranks; to != rank;
+               to = (to + 1) % launch.view.num_ranks) {
+            block.Sums(to)[rank * part + i] = sum;
+          }
+        });
     if (!block.Meet()) return;
-    for (int64_t i = threadIdx.x; i < count; i += kExchangeThreads) {
-      const int from = static_cast<int>(i / part);
-      if (from != rank) *launch.out.At(begin + i) = __ldcv(block.Second(from, 1) + i);
-    }
+    MoveChunks(
+        others * part,
+        [&](int64_t i) { return place(i) < count ? __ldcv(block.Sums(rank) + place(i)) : uint4(); },
+        [&](int64_t i, const uint4& sum) {
+          if (place(i) < count) *launch.out.At(begin + place(i)) = sum;
+        });
   }
   block.Finish();
 }
@@ -142,24 +183,43 @@ __global__ void __launch_bounds__(kAloneThreads) AloneKernel(const AllReduceLaun
   *out = sums.Packed();
 }
 
+// Blocks for all of `chunks`, as few as have something to do.
 template <bool kIsBf16>
-void Launch(AllReduceLaunch launch, bool is_alone, cudaStream_t stream) {
+cudaError_t LaunchOneShot(AllReduceLaunch launch, cudaStream_t stream) {
+  launch.block_chunks = std::max(DivideUp(launch.num_chunks, kFirstBlocks), int64_t{64});
+  const auto grid = static_cast<unsigned>(DivideUp(launch.num_chunks, launch.block_chunks));
+  return LaunchDependent({.grid = dim3(grid), .block = dim3(kExchangeThreads), .stream = stream},
+                         &OneShotKernel<kIsBf16>, launch);
+}
+static_assert(kOneShotBytesOfTwo <= kFirstBlocks * kFirstBytes);
+
+// Parts so large that all blocks have one slice, if those are neither too small nor too large.
+template <bool kIsBf16>
+cudaError_t LaunchTwoShot(AllReduceLaunch launch, cudaStream_t stream) {
+  const int64_t ranks = launch.view.num_ranks;
+  const int64_t least = std::max(DivideUp(kLeastPartsChunks, ranks - 1),
+                                 DivideUp(launch.num_chunks, kExchangeBlocks * ranks));
+  while ((int64_t{1} << launch.part_shift) < least &&
+         (int64_t{2} << launch.part_shift) * ranks <= kSecondChunks) {
+    ++launch.part_shift;
+  }
+  const int64_t slices = DivideUp(launch.num_chunks, ranks << launch.part_shift);
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(kExchangeBlocks, slices));
+  return LaunchDependent({.grid = dim3(grid), .block = dim3(kExchangeThreads), .stream = stream},
+                         &TwoShotKernel<kIsBf16>, launch);
+}
+
+template <bool kIsBf16>
+cudaError_t Launch(const AllReduceLaunch& launch, bool is_alone, cudaStream_t stream) {
   if (is_alone) {
     const auto grid = static_cast<unsigned>(DivideUp(launch.num_chunks, kAloneThreads));
     AloneKernel<kIsBf16><<<grid, kAloneThreads, 0, stream>>>(launch);
-  } else if (launch.num_chunks * kChunkBytes <= kOneShotBytes) {
-    // Blocks for all ranks, as few as have something to do.
-    launch.block_chunks =
-        std::min(kFirstChunks, std::max(DivideUp(launch.num_chunks, kExchangeBlocks), int64_t{64}));
-    const auto grid = static_cast<unsigned>(DivideUp(launch.num_chunks, launch.block_chunks));
-    OneShotKernel<kIsBf16><<<grid, kExchangeThreads, 0, stream>>>(launch);
-  } else {
-    const int64_t slices = DivideUp(launch.num_chunks, kSecondChunks);
-    const auto grid = static_cast<unsigned>(std::min<int64_t>(kExchangeBlocks, slices));
-    TwoShotKernel<kIsBf16><<<grid, kExchangeThreads, 0, stream>>>(launch);
+    return cudaGetLastError();
   }
+  const int64_t one_shot = launch.view.num_ranks == 2 ? kOneShotBytesOfTwo : kOneShotBytes;
+  if (launch.num_chunks * kChunkBytes <= one_shot) return LaunchOneShot<kIsBf16>(launch, stream);
+  return LaunchTwoShot<kIsBf16>(launch, stream);
 }
-static_assert(kOneShotBytes <= kExchangeBlocks * kFirstBytes);
 
 absl::StatusOr<ChunkedMatrix> Chunked(std::string_view name, const MatrixView& view) {
   const auto bytes = static_cast<int64_t>(DTypeBytes(view.dtype));
@@ -169,7 +229,8 @@ absl::StatusOr<ChunkedMatrix> Chunked(std::string_view name, const MatrixView& v
   RETURN_IF_ERROR(CheckArg(aligned, "all_reduce", AbslView(name), " has rows of ", view.cols,
                            " columns, ", view.row_stride,
                            " apart, that are not aligned to 16 bytes"));
-  return ChunkedMatrix{view.data, view.row_stride * bytes, view.cols * bytes / kChunkBytes};
+  const int64_t whole = view.row_stride == view.cols ? view.rows : 1;  // rows without a gap
+  return ChunkedMatrix{view.data, view.row_stride * bytes, view.cols * bytes / kChunkBytes * whole};
 }
 
 }  // namespace
@@ -181,15 +242,14 @@ absl::Status AllReduce(CudaStream& stream, const PeerExchange* exchange,
   AllReduceLaunch launch = {};
   ASSIGN_OR_RETURN(launch.in, Chunked("in", args.in));
   ASSIGN_OR_RETURN(launch.out, Chunked("out", args.out));
-  launch.num_chunks = args.out.rows * launch.out.row_chunks;
+  launch.num_chunks = args.out.rows * args.out.cols *
+                      static_cast<int64_t>(DTypeBytes(args.out.dtype)) / kChunkBytes;
   launch.accumulate = args.accumulate;
   if (exchange != nullptr) launch.view = exchange->view();
-  if (args.out.dtype == DType::kBf16) {
-    Launch<true>(launch, exchange == nullptr, stream.get());
-  } else {
-    Launch<false>(launch, exchange == nullptr, stream.get());
-  }
-  return LaunchStatus("launching all_reduce");
+  const bool is_alone = exchange == nullptr;
+  return CudaStatus(args.out.dtype == DType::kBf16 ? Launch<true>(launch, is_alone, stream.get())
+                                                   : Launch<false>(launch, is_alone, stream.get()),
+                    "launching all_reduce");
 }
 
 }  // namespace retroinfer::cuda

@@ -4,6 +4,7 @@
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/ops/collective/cuda/all_gather.h"
 #include "gpu_worker/ops/collective/cuda/all_reduce.h"
+#include "gpu_worker/ops/collective/cuda/norm_of_sum.h"
 
 namespace retroinfer {
 
@@ -20,6 +21,11 @@ absl::Status CudaCollectiveOps::AllReduce(Stream& stream, const AllReduceArgs& a
 absl::Status CudaCollectiveOps::AllGather(Stream& stream, const AllGatherArgs& args) {
   RETURN_IF_ERROR(CheckRanks());
   return cuda::AllGather(CudaStream::Of(stream), exchange_, args);
+}
+
+absl::Status CudaCollectiveOps::NormOfSum(Stream& stream, const NormOfSumArgs& args) {
+  RETURN_IF_ERROR(CheckRanks());
+  return cuda::NormOfSum(CudaStream::Of(stream), exchange_, args);
 }
 
 }  // namespace retroinfer

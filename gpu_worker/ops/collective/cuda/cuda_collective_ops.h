@@ -16,6 +16,7 @@ class CudaCollectiveOps final : public CollectiveOps {
   }
   absl::Status AllReduce(Stream& stream, const AllReduceArgs& args) override;
   absl::Status AllGather(Stream& stream, const AllGatherArgs& args) override;
+  absl::Status NormOfSum(Stream& stream, const NormOfSumArgs& args) override;
 
  private:
   // ABORTED once a rank has ended.

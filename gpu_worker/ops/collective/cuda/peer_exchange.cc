@@ -68,6 +68,7 @@ absl::Status PeerExchange::Open(PeerMemory memory) {
                                   ? absl::FailedPreconditionError("the host's memory was asked for")
                                   : MapPeers();
   RETURN_IF_ERROR(AgreeOnAccess(access));
+  view_.has_rows = peer_access_.ok();
   if (peer_access_.ok()) return absl::OkStatus();
   // None is freed that another rank has mapped.
   UnmapPeers();
@@ -138,11 +139,11 @@ absl::Status PeerExchange::AgreeOnAccess(const absl::Status& mine) {
 }
 
 absl::Status PeerExchange::UseHost() {
-  static_assert(PieceLayout::kBytes <= RankMemory::kPieceBytes);
-  if (ranks_.piece_bytes() < PieceLayout::kBytes) {
+  static_assert(PieceLayout::kHostBytes <= RankMemory::kPieceBytes);
+  if (ranks_.piece_bytes() < PieceLayout::kHostBytes) {
     return absl::InvalidArgumentError(absl::StrCat("memory of ranks: pieces of ",
                                                    ranks_.piece_bytes(), " bytes; GPUs need ",
-                                                   PieceLayout::kBytes));
+                                                   PieceLayout::kHostBytes));
   }
   ASSIGN_OR_RETURN(const DeviceSpan<std::byte> all, device_.MapHost(ranks_.pieces()));
   host_pieces_ = ranks_.pieces();

@@ -2,17 +2,23 @@
 // backend are made of. Each rank has a piece of it on its own GPU, which the others have mapped
 // (peer access over NVLink or PCIe).
 //
-//   flags    [kBlocks][kMostRanks] u32    the turn that a rank's block has come to, written by it
-//   turns    [kBlocks] u32                of this rank's blocks; read and written by them alone
-//   first    [2][kBlocks][kFirstBytes]    what blocks show the others, in turns
-//   second   [2][kBlocks][kSecondBytes]   the same of two shots: parts, then their sums
+//   flags   [kExchangeBlocks][kMostRanks] u32   the turn that a rank's block has come to
+//   turns   [kExchangeBlocks] u32               of this rank's blocks; theirs alone
+//   first   [2][kFirstBlocks][kFirstBytes]      what blocks show the others, in turns
+//   parts   [kExchangeBlocks][kSecondBytes]     two shots: what this rank is to add
+//   sums    [kExchangeBlocks][kSecondBytes]     two shots: sums of all parts
+//   rows    [2][kRowBlocks][kMostRanks]         rows that ranks give, in turns, with the
+//           [2 * kRowBytes]                     number of the turn beside each 4 bytes
+//
+// `flags`, `parts`, `sums` and `rows` are written by the others.
 //
 // A block meets the blocks of the same number on all ranks, and no others. So each has room of its
 // own: where it lies hangs on nothing but the block. Turns are counted on the device, so that a
 // recorded step may be run again.
 //
 // GPUs without peer access have their pieces in the host's memory (RankMemory::pieces), which all
-// of them can reach: the same kernels, each byte over PCIe.
+// of them can reach: the same kernels, each byte over PCIe. There are no `rows` there: who waits
+// for them looks at all of them all the time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,9 +37,12 @@
 namespace retroinfer::cuda {
 
 inline constexpr int kMostRanks = 8;  // GPUs of one machine
-inline constexpr int kExchangeBlocks = 64;
-inline constexpr int64_t kFirstBytes = 8 << 10;
-inline constexpr int64_t kSecondBytes = 64 << 10;
+inline constexpr int kExchangeBlocks = 256;
+inline constexpr int kFirstBlocks = 64;
+inline constexpr int64_t kFirstBytes = 16 << 10;
+inline constexpr int64_t kSecondBytes = 32 << 10;
+inline constexpr int kRowBlocks = 32;
+inline constexpr int64_t kRowBytes = kFirstBytes;
 
 // What kernels are given.
 struct PeerView {
@@ -41,17 +50,21 @@ struct PeerView {
   int num_ranks = 1;
   std::array<std::byte*, kMostRanks> pieces = {};  // of each rank, at this rank's addresses
   const uint32_t* ended = nullptr;                 // RankMemoryHeader::ended
+  bool has_rows = false;                           // pieces are on the GPUs
 };
 
 // Offsets within a piece.
 struct PieceLayout {
   static constexpr size_t kFlags = 0;
   static constexpr size_t kTurns = kFlags + size_t{kExchangeBlocks} * kMostRanks * sizeof(uint32_t);
-  static constexpr size_t kFirst = 4096;
-  static constexpr size_t kSecond = kFirst + size_t{2} * kExchangeBlocks * kFirstBytes;
-  static constexpr size_t kBytes = kSecond + size_t{2} * kExchangeBlocks * kSecondBytes;
+  static constexpr size_t kFirst = kTurns + size_t{4096};
+  static constexpr size_t kParts = kFirst + size_t{2} * kFirstBlocks * kFirstBytes;
+  static constexpr size_t kSums = kParts + size_t{kExchangeBlocks} * kSecondBytes;
+  static constexpr size_t kHostBytes = kSums + size_t{kExchangeBlocks} * kSecondBytes;
+  static constexpr size_t kRows = kHostBytes;
+  static constexpr size_t kBytes = kRows + size_t{4} * kRowBlocks * kMostRanks * kRowBytes;
 };
-static_assert(PieceLayout::kTurns + kExchangeBlocks * sizeof(uint32_t) <= PieceLayout::kFirst);
+static_assert(kExchangeBlocks * sizeof(uint32_t) <= 4096);
 
 struct PieceCard;  // what a rank tells the others of its piece
 

@@ -3,13 +3,11 @@
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/model/cuda/rms_norm.h"
+#include "gpu_worker/ops/model/cuda/rms_norm_parts.cuh"
 #include "gpu_worker/ops/model/rms_norm_check.h"
 
 namespace retroinfer::cuda {
 namespace {
-
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
 
 struct RmsNormLaunch {
   const __nv_bfloat16* in;
@@ -25,34 +23,22 @@ struct RmsNormLaunch {
   int64_t width;  // of what is normalised
 };
 
-// Every thread gets the sum over the block.
-__device__ float BlockSum(float value) {
-  __shared__ float sums[kWarps];
-  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
-  __syncthreads();
-  float total = 0;
-#pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) total += sums[warp];
-  return total;
-}
-
 template <int kWidth>
 __device__ void AddTo(const __nv_bfloat16* out, int64_t at, float* values) {
   if constexpr (kWidth == 8) {
     float before[8];
     Load8(out, at, before);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) values[i] += before[i];
+    for (int i = 0; i < 8; ++i) values[i] = __fadd_rn(values[i], before[i]);
   } else {
-    values[0] += __bfloat162float(out[at]);
+    values[0] = __fadd_rn(values[0], __bfloat162float(out[at]));
   }
 }
 
 // blockIdx.x: row; blockIdx.y: head. One element (unaligned rows) or eight at a time. A thread
 // reads again only what it alone writes, so `out` may be `in`, or be added to.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch launch) {
+__global__ void __launch_bounds__(kNormThreads) RmsNormKernel(const RmsNormLaunch launch) {
   const __nv_bfloat16* const in =
       launch.in + blockIdx.x * launch.in_stride + blockIdx.y * launch.width;
   __nv_bfloat16* const out =
@@ -68,19 +54,20 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch la
     }
   };
   float squares = 0;
-  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
+  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kNormThreads * kWidth) {
     load(at);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) squares += values[i] * values[i];
+    squares = WithSquares<kWidth>(squares, values);
   }
+  __shared__ float sums[kNormWarps];
   const float factor =
-      launch.scale / sqrtf(BlockSum(squares) / static_cast<float>(launch.width) + launch.epsilon);
-  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
+      NormFactor(BlockSum(squares, sums), launch.width, launch.epsilon, launch.scale);
+  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kNormThreads * kWidth) {
     load(at);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      values[i] *=
-          factor * (LoadElement(launch.weight, launch.weight_dtype, at + i) + launch.weight_offset);
+      values[i] = Normalized(
+          values[i], factor,
+          LoadElement(launch.weight, launch.weight_dtype, at + i) + launch.weight_offset);
     }
     if (launch.accumulate) AddTo<kWidth>(out, at, values);
     if constexpr (kWidth == 8) {
@@ -111,9 +98,10 @@ absl::Status RmsNorm(CudaStream& stream, const RmsNormArgs& args) {
                   static_cast<unsigned>(args.in.cols / args.weight.cols));
   const bool aligned =
       HasAlignedRows(args.in) && HasAlignedRows(args.out) && args.weight.cols % 8 == 0;
-  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
-                                    aligned ? &RmsNormKernel<8> : &RmsNormKernel<1>, launch),
-                    "launching rms_norm");
+  return CudaStatus(
+      LaunchDependent({.grid = grid, .block = dim3(kNormThreads), .stream = stream.get()},
+                      aligned ? &RmsNormKernel<8> : &RmsNormKernel<1>, launch),
+      "launching rms_norm");
 }
 
 }  // namespace retroinfer::cuda

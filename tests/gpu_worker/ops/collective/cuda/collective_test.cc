@@ -12,6 +12,7 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 #include "gpu_worker/ops/collective/rank_memory.h"
+#include "tests/gpu_worker/ops/collective/layer_end.h"
 #include "tests/gpu_worker/ops/collective/rank_matrices.h"
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
@@ -23,6 +24,9 @@ namespace {
 using test_support::Backend;
 using test_support::DeviceData;
 using test_support::DrawnFor;
+using test_support::ExpectTheSameAsOne;
+using test_support::LayerEnd;
+using test_support::LayerEndForm;
 using test_support::OnRanks;
 using test_support::RandomNormal;
 using test_support::SumOfRanks;
@@ -94,8 +98,9 @@ class CudaCollectiveTest : public ::testing::TestWithParam<cuda::PeerMemory> {
   int num_ranks_ = 0;
 };
 
-// One shot, its largest, the smallest of two shots, and slices for several turns of all blocks.
-constexpr int64_t kRows[] = {1, 3, 32, 64, 65, 300, 1024};
+// One shot, its largest, the smallest of two shots, parts that end anywhere, and slices for several
+// turns of all blocks.
+constexpr int64_t kRows[] = {1, 3, 64, 65, 128, 129, 300, 1024, 2050};
 constexpr int64_t kCols = 4096;
 
 TEST_P(CudaCollectiveTest, SumsAreInTheOrderOfRanksOnAll) {
@@ -117,6 +122,75 @@ TEST_P(CudaCollectiveTest, SumsAreInTheOrderOfRanksOnAll) {
             << rows;
       }
     }
+  });
+}
+
+TEST_P(CudaCollectiveTest, SumsMayReplaceWhatIsAddedAndLeaveGaps) {
+  Run([&](int rank, Backend& backend) {
+    DeviceData data(backend);
+    for (const int64_t rows : {3, 300}) {
+      const int64_t elements = rows * kCols;
+      const DeviceData::Matrix wide =
+          data.UploadMatrix(DrawnFor(rank, elements, DType::kBf16), rows, kCols, DType::kBf16);
+      const auto before = data.Values(wide);
+      const MatrixView columns = wide.view.Columns(64, kCols - 128);
+      const absl::Status status =
+          backend.ops->collective().AllReduce(*backend.stream, {.in = columns, .out = columns});
+      ASSERT_TRUE(status.ok()) << status;
+      const auto after = data.Values(wide);
+      auto want = SumOfRanks(num_ranks_, elements, DType::kBf16, false);
+      for (size_t i = 0; i < want.size(); ++i) {
+        const int64_t col = static_cast<int64_t>(i) % kCols;
+        if (col < 64 || col >= kCols - 64) want[i] = before[i];
+      }
+      EXPECT_TRUE(after == want) << rows;
+    }
+  });
+}
+
+// One and two chunks a thread, rows that are given and rows that are shown, and what the kernel is
+// not made for.
+TEST_P(CudaCollectiveTest, NormsOfSumsHaveTheBitsOfBothBehindEachOther) {
+  Run([&](int rank, Backend& backend) {
+    for (const int64_t cols : {896, 2880, 4096, 5120, 8192}) {
+      for (const int64_t rows : {1, 5, 32, 33, 64}) ExpectTheSameAsOne(backend, rank, rows, cols);
+    }
+    ExpectTheSameAsOne(backend, rank, 65, 4096);
+    ExpectTheSameAsOne(backend, rank, 2, 8200);
+  });
+}
+
+// All ways of exchanging, behind each other without a stop, as recorded work that runs again: rows
+// and slices are not written before all have read them.
+TEST_P(CudaCollectiveTest, NormsOfSumsAndSumsMayFollowEachOther) {
+  Run([&](int rank, Backend& backend) {
+    LayerEnd apart(backend, rank, 40, kCols), few_apart(backend, rank, 3, kCols);
+    LayerEnd as_one(backend, rank, 40, kCols), few_as_one(backend, rank, 3, kCols);
+    DeviceData data(backend);
+    const DeviceData::Matrix in =
+        data.UploadMatrix(DrawnFor(rank, 150 * kCols, DType::kBf16), 150, kCols, DType::kBf16);
+    const DeviceData::Matrix out =
+        data.UploadMatrix(std::vector<float>(150 * kCols), 150, kCols, DType::kBf16);
+    const auto layer = [&](bool is_one) -> absl::Status {
+      for (const LayerEndForm form : test_support::kLayerEndForms) {
+        for (int i = 0; i < 3; ++i) {
+          RETURN_IF_ERROR((is_one ? few_as_one : few_apart).Run(form, is_one));
+        }
+        RETURN_IF_ERROR((is_one ? as_one : apart).Run(form, is_one));
+        RETURN_IF_ERROR(
+            backend.ops->collective().AllReduce(*backend.stream, {.in = in.view, .out = out.view}));
+      }
+      return absl::OkStatus();
+    };
+    auto graph = backend.device->Capture(*backend.stream, [&] { return layer(true); });
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (int i = 0; i < 30; ++i) {
+      ASSERT_TRUE(backend.device->Launch(*backend.stream, **graph).ok());
+      ASSERT_TRUE(layer(false).ok());
+    }
+    EXPECT_TRUE(as_one.Results() == apart.Results());
+    EXPECT_TRUE(few_as_one.Results() == few_apart.Results());
+    EXPECT_TRUE(data.Values(out) == SumOfRanks(num_ranks_, 150 * kCols, DType::kBf16, false));
   });
 }
 
