@@ -50,6 +50,10 @@ class SharedStorage : public SegmentStorage {
     if (status.ok() && damages_) image[kPageBytes] ^= std::byte{0xff};
     return fails_ ? absl::UnavailableError("the disk fails") : status;
   }
+  absl::StatusOr<std::unique_ptr<ImageParts>> OpenParts(const SegmentName& name) override {
+    if (!has_parts_) return nullptr;
+    return to_->OpenParts(name);
+  }
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override {
     return to_->Delete(names);
   }
@@ -76,6 +80,7 @@ class SharedStorage : public SegmentStorage {
   absl::StatusOr<VerifyReport> VerifyAll() override { return to_->VerifyAll(); }
   StorageStats Stats() override { return to_->Stats(); }
 
+  bool has_parts_ = true;  // images can be read in parts
   bool damages_ = false;  // reads return a wrong index
   bool fails_ = false;    // reads fail
   std::atomic<bool> full_{false};
