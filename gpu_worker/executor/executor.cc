@@ -164,6 +164,7 @@ absl::StatusOr<std::span<const StepResult>> Executor::Step(std::span<const StepR
   RETURN_IF_ERROR(parts_.cache->BeginStep());
   ++num_steps_;
   ASSIGN_OR_RETURN(const std::span<const StepResult> results, decode_step_->Run(rows));
+  if (parts_.partial != nullptr) RETURN_IF_ERROR(parts_.partial->AskForLacking());
   clock_->Synchronized(work);
   return results;
 }

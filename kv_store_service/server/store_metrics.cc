@@ -146,6 +146,16 @@ void StoreMetrics::AddDurable() {
              of([](D d) { return d.restore_seconds_total; }));
   AddCounter("durable_restore_failures_total", "Segments that could not be read back",
              of([](D d) { return double(d.restore_failures_total); }));
+  AddCounter("durable_index_bytes_total", "Bytes of indexes that were read before their segments",
+             of([](D d) { return double(d.index_bytes_total); }));
+  AddCounter("durable_asked_bytes_total", "Bytes of such segments that steps asked for",
+             of([](D d) { return double(d.asked_bytes_total); }));
+  AddCounter("durable_behind_bytes_total", "Bytes of such segments that were read behind these",
+             of([](D d) { return double(d.behind_bytes_total); }));
+  AddCounter("durable_part_requests_total", "Requests of the worker for parts of segments",
+             of([](D d) { return double(d.part_requests_total); }));
+  AddCounter("durable_part_request_seconds_total", "Time that these requests took",
+             of([](D d) { return d.part_request_seconds_total; }));
   AddCounter("durable_corrupt_total", "Records and images on disk that failed a check",
              of([](D d) { return double(d.storage.corrupt_total); }));
   AddGauge("contexts", "Contexts that have a name",
