@@ -169,6 +169,7 @@ class Executor {
   Executor(ExecutorParts parts, const Sizes& sizes) : parts_(std::move(parts)), sizes_(sizes) {}
 
   absl::Status CreateWorkspaces(const CostModel& costs);
+  absl::Status AskForLacking(std::span<const StepRow> rows, std::span<const StepResult> results);
   void Log(common::LogRateLimiter& limiter, const char* what, const absl::Status& status);
   const Sequence* MemberOf(size_t lane, const SequenceKv& kv) const;
 

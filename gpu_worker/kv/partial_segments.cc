@@ -58,20 +58,20 @@ void PartialSegments::Claim(uint64_t sequence_id, std::span<const Extent> extent
         absent_.Mark(extent.first_page + index_pages, extent.num_pages - index_pages);
       }
     }
-    of_sequence_[sequence_id].push_back(extent.first_page);
+    holders_[sequence_id].segments.push_back(extent.first_page);
   }
 }
 
 void PartialSegments::LetGo(uint64_t sequence_id) {
-  const auto found = of_sequence_.find(sequence_id);
-  if (found == of_sequence_.end()) return;
-  for (const PageId first_page : found->second) {
+  const auto found = holders_.find(sequence_id);
+  if (found == holders_.end()) return;
+  for (const PageId first_page : found->second.segments) {
     const auto segment = segments_.find(first_page);
     if (--segment->second.users > 0) continue;
     ClearAll(segment->second);
     segments_.erase(segment);
   }
-  of_sequence_.erase(found);
+  holders_.erase(found);
 }
 
 void PartialSegments::ClearAll(Segment& segment) {
@@ -91,40 +91,46 @@ void PartialSegments::ClearParts(const Segment& segment, uint32_t first, uint32_
                 static_cast<uint32_t>(end - begin));
 }
 
-PartialSegments::Segment* PartialSegments::Holding(PageId page) {
-  auto found = segments_.upper_bound(page);
+const PartialSegments::Segment* PartialSegments::Holding(PageId page) const {
+  const auto found = segments_.upper_bound(page);
   if (found == segments_.begin()) return nullptr;
-  Segment& segment = std::prev(found)->second;
+  const Segment& segment = std::prev(found)->second;
   return page - segment.extent.first_page < segment.extent.num_pages ? &segment : nullptr;
 }
 
-absl::Status PartialSegments::AskForLacking() {
-  ASSIGN_OR_RETURN(const std::span<const PageId> asked, absent_.TakeAsked(stream_));
-  if (asked.empty()) return absl::OkStatus();
-  std::vector<PageId> pages(asked.begin(), asked.end());
+std::vector<PartsOfExtent> PartialSegments::PartsOf(std::vector<PageId> pages) {
+  std::vector<PartsOfExtent> wanted;
   std::ranges::sort(pages);
-  Request request;
-  Segment* segment = nullptr;
+  const Segment* segment = nullptr;
   const uint64_t page_bytes = geometry_.page_bytes();
   for (const PageId page : pages) {
-    Segment* const holding = Holding(page);
+    const Segment* const holding = Holding(page);
     if (holding == nullptr) continue;
     if (holding != segment) {
       segment = holding;
-      ++segment->num_requests;
-      request.wanted.push_back({segment->extent.id, {}});
+      wanted.push_back({segment->extent.id, {}});
     }
     const uint64_t first_byte = (page - segment->extent.first_page) * page_bytes;
     const uint64_t part_bytes = segment->extent.part_bytes;
     for (uint64_t part = first_byte / part_bytes;
          part <= (first_byte + page_bytes - 1) / part_bytes; ++part) {
-      AddPart(static_cast<uint32_t>(part), request.wanted.back().runs);
+      AddPart(static_cast<uint32_t>(part), wanted.back().runs);
     }
   }
-  std::vector<PartsOfExtent> wanted = request.wanted;
+  return wanted;
+}
+
+absl::Status PartialSegments::AskFor(std::vector<uint64_t> lacking) {
+  ASSIGN_OR_RETURN(const std::span<const PageId> asked, absent_.TakeAsked(stream_));
+  if (lacking.empty() || asked.empty()) return absl::OkStatus();
+  for (const uint64_t id : lacking) ++holders_.at(id).num_requests;
+  std::vector<PartsOfExtent> wanted = PartsOf({asked.begin(), asked.end()});
+  Request request;
+  request.sequences = std::move(lacking);
+  request.wanted = wanted;
   fetch_(std::move(wanted), [mailbox = mailbox_, request = std::move(request)](Answer answer) {
     absl::MutexLock lock(&mailbox->mutex);
-    mailbox->answered.push_back({request.wanted, std::move(answer)});
+    mailbox->answered.push_back({request.sequences, request.wanted, std::move(answer)});
   });
   return absl::OkStatus();
 }
@@ -139,18 +145,20 @@ void PartialSegments::TakeAnswers() {
 }
 
 void PartialSegments::Take(const Request& request) {
+  for (const uint64_t id : request.sequences) {
+    const auto holder = holders_.find(id);
+    if (holder == holders_.end()) continue;
+    --holder->second.num_requests;
+    if (!request.answer.ok()) holder->second.lost = Lost(request.answer.status());
+  }
+  if (!request.answer.ok()) return;
   for (size_t i = 0; i < request.wanted.size(); ++i) {
     const PartsOfExtent& parts = request.wanted[i];
     const auto found = std::ranges::find_if(segments_, [&parts](const auto& entry) {
-      return entry.second.extent.id == parts.extent_id && entry.second.num_requests > 0;
+      return entry.second.extent.id == parts.extent_id;
     });
     if (found == segments_.end()) continue;  // its sequences have ended
     Segment& segment = found->second;
-    --segment.num_requests;
-    if (!request.answer.ok()) {
-      segment.lost = Lost(request.answer.status());
-      continue;
-    }
     for (size_t run = 0; run + 1 < parts.runs.size(); run += 2) {
       ClearParts(segment, parts.runs[run], parts.runs[run + 1]);
     }
@@ -165,16 +173,11 @@ void PartialSegments::Take(const Request& request) {
 }
 
 absl::StatusOr<bool> PartialSegments::IsReady(uint64_t sequence_id) {
-  const auto found = of_sequence_.find(sequence_id);
-  if (found == of_sequence_.end()) return true;
+  const auto holder = holders_.find(sequence_id);
+  if (holder == holders_.end()) return true;
   TakeAnswers();
-  bool is_ready = true;
-  for (const PageId first_page : found->second) {
-    const Segment& segment = segments_.at(first_page);
-    RETURN_IF_ERROR(segment.lost);
-    is_ready = is_ready && segment.num_requests == 0;
-  }
-  return is_ready;
+  RETURN_IF_ERROR(holder->second.lost);
+  return holder->second.num_requests == 0;
 }
 
 }  // namespace retroinfer

@@ -46,9 +46,10 @@ class PartialSegments {
   // The sequence has ended.
   void LetGo(uint64_t sequence_id);
 
-  // Behind a step: asks for what its rows lacked. REQUIRES: the stream has passed the step.
-  absl::Status AskForLacking();
-  // Whether what was asked for the sequence's segments is there.
+  // Behind a step: asks for what its rows lacked, which are of these sequences. REQUIRES: the
+  // stream has passed the step.
+  absl::Status AskFor(std::vector<uint64_t> lacking);
+  // Whether what was asked for the sequence is there.
   // Returns: UNAVAILABLE if it does not come: the sequence has to end.
   absl::StatusOr<bool> IsReady(uint64_t sequence_id);
 
@@ -56,11 +57,15 @@ class PartialSegments {
   struct Segment {
     Extent extent;
     uint32_t users = 0;
+    uint32_t there_until = 0;  // parts
+  };
+  struct Holder {
+    std::vector<PageId> segments;
     uint32_t num_requests = 0;  // under way
-    uint32_t there_until = 0;   // parts
     absl::Status lost;
   };
   struct Request {
+    std::vector<uint64_t> sequences;
     std::vector<PartsOfExtent> wanted;
     Answer answer;
   };
@@ -70,7 +75,9 @@ class PartialSegments {
     std::vector<Request> answered ABSL_GUARDED_BY(mutex);
   };
 
-  Segment* Holding(PageId page);
+  const Segment* Holding(PageId page) const;
+  // What holds these pages, in order.
+  std::vector<PartsOfExtent> PartsOf(std::vector<PageId> pages);
   void TakeAnswers();
   void Take(const Request& request);
   void ClearParts(const Segment& segment, uint32_t first, uint32_t count);
@@ -80,8 +87,8 @@ class PartialSegments {
   Stream& stream_;
   const KvGeometry geometry_;
   const Fetch fetch_;
-  absl::btree_map<PageId, Segment> segments_;  // by first page
-  absl::flat_hash_map<uint64_t, std::vector<PageId>> of_sequence_;
+  absl::btree_map<PageId, Segment> segments_;      // by first page
+  absl::flat_hash_map<uint64_t, Holder> holders_;  // by sequence
   std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
 };
 

@@ -150,9 +150,8 @@ class ArenaSegments {
   // what Commit() does, and lets requests that take partial segments find it.
   //
   // REQUIRES: the sequence is the store's own; segment.identity.
-  // Returns:  as ImagesToCommit(), and the error of `image`; INVALID_ARGUMENT if the image has
-  // other
-  //           pages than `image_pages`.
+  // Returns:  as ImagesToCommit(), and the error of `image`; INVALID_ARGUMENT if it has not
+  //           `image_pages`.
   absl::Status MarkPartial(uint64_t sequence_id, const SegmentToCommit& segment,
                            const absl::StatusOr<SegmentImage>& image, uint64_t image_pages,
                            uint32_t part_bytes);

@@ -165,8 +165,8 @@ std::optional<std::vector<ChunkPlace>> FindPlaces(SegmentTables* tables, uint64_
   const std::string end = ChunkKey(payload_id + 1, 0);
   const rocksdb::Range range{rocksdb::Slice(begin), rocksdb::Slice(end)};
   rocksdb::TablePropertiesCollection found;
-  const rocksdb::Status status = tables->db().GetPropertiesOfTablesInRange(
-      tables->handle(Table::kPayload), &range, 1, &found);
+  const rocksdb::Status status =
+      tables->db().GetPropertiesOfTablesInRange(tables->handle(Table::kPayload), &range, 1, &found);
   if (!status.ok()) return std::nullopt;
   std::vector<ChunkPlace> places(num_chunks);
   const std::string name = PropertyName(payload_id);

@@ -63,25 +63,29 @@ PartsRow PartsOf(uint64_t payload_id, std::span<const std::byte> image) {
   return parts;
 }
 
-std::unique_ptr<PlacedParts> PlacedParts::Open(const Database& database, const ManifestRow& row,
-                                               IndexRow index, AfterError after_error) {
+absl::StatusOr<std::unique_ptr<ImageParts>> PlacedParts::Open(const Database& database,
+                                                              const ManifestRow& row,
+                                                              AfterError after_error) {
+  auto index = LoadIndexRow(database.tables, row);
+  if (!index.ok()) return after_error(index.status());
   auto parts = LoadPartsRow(database.tables, row);
   if (!parts.has_value()) return nullptr;
   auto places = FindPlaces(database.tables, row.payload_id, row.num_chunks());
   if (!places.has_value()) return nullptr;
   auto opened =
-      absl::WrapUnique(new PlacedParts(database, row, std::move(index), std::move(after_error)));
+      absl::WrapUnique(new PlacedParts(database, row, *std::move(index), std::move(after_error)));
   opened->parts_ = *std::move(parts);
   opened->places_ = *std::move(places);
-  return opened->OpenFiles() ? std::move(opened) : nullptr;
+  if (!opened->OpenFiles()) return nullptr;
+  return opened;
 }
 
 bool PlacedParts::OpenFiles() {
+  const bool direct = database_.tables->db().GetDBOptions().use_direct_reads;
   for (const ChunkPlace& place : places_) {
     if (files_.contains(place.file_number)) continue;
     const std::string path = absl::StrFormat("%s/%06d.blob", database_.path, place.file_number);
-    auto file =
-        common::OpenRegularFile(path, O_RDONLY | (database_.direct_reads ? O_DIRECT : 0));
+    auto file = common::OpenRegularFile(path, O_RDONLY | (direct ? O_DIRECT : 0));
     if (!file.ok()) return false;
     files_[place.file_number] = *std::move(file);
   }
@@ -107,8 +111,8 @@ absl::Status PlacedParts::Read(std::span<const PartRun> runs, std::span<std::byt
 
 std::span<std::byte> PlacedParts::Bytes(const PartRun& run, std::span<std::byte> image) const {
   const uint64_t begin = uint64_t{run.first} * parts_.part_bytes;
-  return image.subspan(begin, std::min<uint64_t>(uint64_t{run.count} * parts_.part_bytes,
-                                                 image.size() - begin));
+  return image.subspan(
+      begin, std::min<uint64_t>(uint64_t{run.count} * parts_.part_bytes, image.size() - begin));
 }
 
 bool PlacedParts::IsRight(uint32_t part, std::span<const std::byte> image) const {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/shm/unique_fd.h"
 #include "kv_store_service/persistence/chunk_places.h"
 #include "kv_store_service/persistence/image_parts.h"
@@ -37,7 +38,6 @@ class PlacedParts final : public ImageParts {
     SegmentTables* tables = nullptr;
     PayloadTable* payloads = nullptr;
     std::string path;  // of its files
-    bool direct_reads = false;
   };
   // Called with each error; returns what to tell the caller.
   using AfterError = std::function<absl::Status(absl::Status)>;
@@ -46,8 +46,9 @@ class PlacedParts final : public ImageParts {
   // nor checksums of parts.
   //
   // REQUIRES: what `database` names outlives the object.
-  static std::unique_ptr<PlacedParts> Open(const Database& database, const ManifestRow& row,
-                                           IndexRow index, AfterError after_error);
+  static absl::StatusOr<std::unique_ptr<ImageParts>> Open(const Database& database,
+                                                          const ManifestRow& row,
+                                                          AfterError after_error);
 
   uint32_t part_bytes() const override { return parts_.part_bytes; }
   uint64_t image_bytes() const override { return row_.record.image_bytes; }
@@ -74,7 +75,7 @@ class PlacedParts final : public ImageParts {
   const IndexRow index_;
   const AfterError after_error_;
   PartsRow parts_;
-  std::vector<ChunkPlace> places_;            // by chunk
+  std::vector<ChunkPlace> places_;              // by chunk
   std::map<uint64_t, common::UniqueFd> files_;  // by number
 };
 

@@ -333,13 +333,10 @@ absl::Status RocksDbSegmentStorage::Read(const SegmentName& name, std::span<std:
 absl::StatusOr<std::unique_ptr<ImageParts>> RocksDbSegmentStorage::OpenParts(
     const SegmentName& name) {
   ASSIGN_OR_RETURN(const ManifestRow row, Require(name));
-  auto index = LoadIndexRow(tables_.get(), row);
-  if (!index.ok()) return AfterRead(row, index.status());
-  const bool direct = options_.direct_reads && folder_->SupportsDirectReads();
-  return PlacedParts::Open({tables_.get(), payloads_.get(), folder_->database_path(), direct}, row,
-                           *std::move(index), [this, row](absl::Status status) {
-                             return AfterRead(row, std::move(status));
-                           });
+  const PlacedParts::Database database = {tables_.get(), payloads_.get(), folder_->database_path()};
+  return PlacedParts::Open(database, row, [this, row](absl::Status status) {
+    return AfterRead(row, std::move(status));
+  });
 }
 
 absl::Status RocksDbSegmentStorage::RemovePayloads(std::vector<PayloadTable::Chunks> payloads) {
@@ -470,20 +467,10 @@ absl::StatusOr<size_t> RocksDbSegmentStorage::PurgeQuarantine() {
 }
 
 absl::StatusOr<VerifyReport> RocksDbSegmentStorage::VerifyAll() {
-  VerifyReport report;
-  std::vector<std::byte> image;
-  for (const ManifestRow& row : catalog_.List()) {
-    image.resize(row.record.image_bytes);
-    const absl::Status status = AfterRead(row, ReadImage(row, image));
-    if (absl::IsNotFound(status)) continue;  // deleted meanwhile
-    ++report.segments_checked;
-    report.bytes_checked += row.record.image_bytes;
-    if (absl::IsDataLoss(status)) {
-      report.corrupt.push_back(row.record.name);
-    } else {
-      RETURN_IF_ERROR(status);
-    }
-  }
+  ASSIGN_OR_RETURN(VerifyReport report,
+                   VerifyImages([this](const ManifestRow& row, std::span<std::byte> image) {
+                     return AfterRead(row, ReadImage(row, image));
+                   }));
   ASSIGN_OR_RETURN(report.damaged_contexts, CountDamagedContexts(tables_.get()));
   return report;
 }

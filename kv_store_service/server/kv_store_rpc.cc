@@ -22,6 +22,7 @@ constexpr uint32_t kListDefault = 1000;
 constexpr uint32_t kListMax = 10000;
 constexpr int kRunNumbersMax = 1 << 20;
 constexpr int kExtentsOfFetchMax = 65536;
+constexpr uint64_t kPartsOfFetchMax = 1 << 26;
 
 absl::StatusOr<KvGeometry> FromProto(const v1::KvGeometry& proto) {
   ASSIGN_OR_RETURN(const KvFormat format, KvFormatOfNumber(proto.kv_format()));
@@ -240,8 +241,9 @@ grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
 
 grpc::Status KvStoreRpc::FetchParts(grpc::ServerContext*, const v1::FetchPartsRequest* request,
                                     v1::FetchPartsResponse* response) {
-  std::vector<Reservations::PartsOfExtent> wanted;
+  std::vector<PartsOfExtent> wanted;
   int num_runs = 0;
+  uint64_t num_parts = 0;
   for (const v1::WantedParts& parts : request->wanted()) {
     num_runs += parts.runs_size();
     if (parts.runs_size() % 2 != 0 || num_runs > kRunNumbersMax ||
@@ -250,11 +252,12 @@ grpc::Status KvStoreRpc::FetchParts(grpc::ServerContext*, const v1::FetchPartsRe
           absl::StrCat("a run of parts is two numbers, at most ", kRunNumbersMax, " of ",
                        kExtentsOfFetchMax, " extents")));
     }
-    Reservations::PartsOfExtent& added = wanted.emplace_back();
-    added.extent_id = parts.extent_id();
-    for (int i = 0; i < parts.runs_size(); i += 2) {
-      added.runs.push_back({parts.runs(i), parts.runs(i + 1)});
+    for (int i = 1; i < parts.runs_size(); i += 2) num_parts += parts.runs(i);
+    if (num_parts > kPartsOfFetchMax) {
+      return ToGrpcStatus(absl::InvalidArgumentError(
+          absl::StrCat("more than ", kPartsOfFetchMax, " parts in one call")));
     }
+    wanted.push_back({parts.extent_id(), {parts.runs().begin(), parts.runs().end()}});
   }
   const auto there = store_->reservations().FetchParts(request->attach_token(), wanted);
   if (!there.ok()) return ToGrpcStatus(there.status());

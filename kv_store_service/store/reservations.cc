@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<uint32_t>> Reservations::FetchParts(
       images.push_back(
           state_.bridge == nullptr ? nullptr : state_.bridge->PartialOf(began_with, of.extent_id));
       if (images.back() != nullptr) {
-        parts.push_back({images.back(), of.runs});
+        parts.push_back({images.back(), TierBridge::RunsOf(of.runs)});
       } else if (!extent->committed()) {
         return absl::AbortedError(
             absl::StrCat("the segment of extent ", of.extent_id, " is not read any more"));

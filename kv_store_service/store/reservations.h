@@ -10,8 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/kv/extent.h"
 #include "kv_store_service/directory/arena_segments.h"
-#include "kv_store_service/persistence/image_parts.h"
 #include "kv_store_service/store/store_state.h"
 #include "kv_store_service/store/store_stats.h"
 
@@ -30,17 +30,11 @@ class Reservations {
   absl::StatusOr<Reservation> Reserve(const std::string& token, uint64_t call_number,
                                       const ReserveRequest& request, bool compute_anyway = false)
       ABSL_LOCKS_EXCLUDED(state_.mutex);
-  // Parts of a segment that is partial.
-  struct PartsOfExtent {
-    uint64_t extent_id = 0;
-    std::vector<PartRun> runs;
-  };
-  // Waits for parts. Returns for each element how many parts from the first on are there besides;
-  // kAllParts of a segment that is whole.
+  // Waits for parts of partial segments. Returns for each element how many parts from the first on
+  // are there besides; kAllParts of a segment that is whole.
   absl::StatusOr<std::vector<uint32_t>> FetchParts(const std::string& token,
                                                    std::span<const PartsOfExtent> wanted)
       ABSL_LOCKS_EXCLUDED(state_.mutex);
-  static constexpr uint32_t kAllParts = UINT32_MAX;
   // Commits segments whose bytes the worker has written, and hands the named ones to the disk.
   absl::StatusOr<std::vector<ExtentRecord>> Commit(const std::string& token, uint64_t call_number,
                                                    uint64_t sequence_id,

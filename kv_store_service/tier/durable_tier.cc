@@ -203,7 +203,8 @@ void DurableTier::NoteFailure(const SegmentName& name, const absl::Status& statu
 }
 
 void DurableTier::RunJob(RestoreJob job) {
-  if (job.segments.front().index_bytes != 0) {
+  const auto is_in_parts = [](const SegmentToRead& segment) { return segment.index_bytes != 0; };
+  if (std::ranges::all_of(job.segments, is_in_parts)) {
     rests_.push_back(ReadIndexes(std::move(job)));
     absl::MutexLock lock(&mutex_);
     ++num_rests_;

@@ -227,7 +227,7 @@ void TierBridge::Read(const SegmentsOfArena& into, uint64_t sequence_id,
     const std::span<std::byte> extent_bytes = into.arena->BytesOf(extent.pages);
     const size_t bytes = std::min<size_t>(record.image_bytes, extent_bytes.size());
     job.segments.push_back({record.name, extent_bytes.first(bytes)});
-    if (index_first) {
+    if (index_first && !IsBlock(record.num_tokens)) {
       const SegmentLayout layout(into.segments->geometry(), record.num_tokens);
       job.segments.back().index_bytes = uint64_t{layout.first_kv_page} * layout.page_bytes;
     }
@@ -309,10 +309,16 @@ std::shared_ptr<PartialImage> TierBridge::PartialOf(const SegmentsOfArena& of,
   return found == partial_.end() ? nullptr : found->second;
 }
 
+std::vector<PartRun> TierBridge::RunsOf(std::span<const uint32_t> numbers) {
+  std::vector<PartRun> runs;
+  for (size_t i = 0; i + 1 < numbers.size(); i += 2) runs.push_back({numbers[i], numbers[i + 1]});
+  return runs;
+}
+
 void TierBridge::Touch(std::span<const ExtentRecord> cached) {
   std::vector<SegmentName> names;
   for (const ExtentRecord& extent : cached) {
-    if (extent.key != nullptr) names.push_back(extent.key->identity.name);
+    if (extent.found_as() != nullptr) names.push_back(extent.found_as()->identity.name);
   }
   tier_.Touch(names);
 }

@@ -79,6 +79,8 @@ class TierBridge {
 
   // Returns the image of a segment that is partial; null: it is not.
   std::shared_ptr<PartialImage> PartialOf(const SegmentsOfArena& of, uint64_t extent_id) const;
+  // The runs of PartsOfExtent. REQUIRES: an even number of numbers.
+  static std::vector<PartRun> RunsOf(std::span<const uint32_t> numbers);
   // DurableTier::Fetch(). To be called without the lock.
   absl::Status Fetch(std::span<const DurableTier::PartsWanted> wanted) {
     return tier_.Fetch(wanted);

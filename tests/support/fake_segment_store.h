@@ -29,8 +29,10 @@ namespace retroinfer::test_support {
 // Threads: as SegmentStore. Callbacks come on the thread of the call that has decided them.
 class FakeSegmentStore final : public SegmentStore {
  public:
-  FakeSegmentStore(const KvGeometry& geometry, uint32_t arena_pages)
-      : arena_(size_t{arena_pages} * kPageBytes), segments_(arena_pages, geometry) {}
+  FakeSegmentStore(const KvGeometry& geometry, uint32_t arena_pages, bool serves_parts = false)
+      : serves_parts_(serves_parts),
+        arena_(size_t{arena_pages} * kPageBytes),
+        segments_(arena_pages, geometry) {}
 
   std::span<std::byte> arena() { return arena_; }
 
@@ -127,8 +129,7 @@ class FakeSegmentStore final : public SegmentStore {
     }
   }
 
-  // --- Segments that are read from a disk. Before the engine begins:
-  void ServeParts() { serves_parts_ = true; }
+  // --- Segments that are read from a disk.
   bool serves_parts() const override { return serves_parts_; }
   // From now on the segments that nobody uses have their indexes in the arena, and garbage in the
   // place of their pages until these are asked for. Who wants them whole gets them so.
@@ -347,7 +348,7 @@ class FakeSegmentStore final : public SegmentStore {
     RI_CHECK(status.ok());
   }
 
-  std::atomic<bool> serves_parts_{false};
+  const bool serves_parts_;
   std::vector<std::byte> arena_;
   mutable absl::Mutex mutex_;
   std::atomic<bool> memory_taken_{false};

@@ -1,5 +1,5 @@
-// Questions on texts that are on the disk: their tokens are those of texts in the arena, whatever comes
-// when, and only what they ask for is read before their first token.
+// Questions on texts that are on the disk: their tokens are those of texts in the arena, whatever
+// comes when, and only what they ask for is read before their first token.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -116,8 +116,10 @@ TEST_F(PartialSegmentsTest, QuestionsThatShareATextMayLackItTogether) {
   const auto second = Submit(Request(Question(300)));
   AwaitFetches(2);
   worker_.store().LetPartsGo();
-  ExpectSame(*first, *want_[0].get());
-  ExpectSame(*second, *want_[1].get());
+  EXPECT_TRUE(first->Wait().status.ok());
+  EXPECT_TRUE(second->Wait().status.ok());
+  ExpectSame(*first, *want_[0]);
+  ExpectSame(*second, *want_[1]);
 }
 
 TEST_F(PartialSegmentsTest, OthersGoOnWhileAQuestionWaitsForTheDisk) {

@@ -25,8 +25,11 @@ class PlacedPartsTest : public ::testing::Test {
     row_.record = sample_.record;
     row_.payload_id = 1;
     row_.chunk_bytes = kChunkBytes;
-    index_.token_ids = sample_.token_ids;
-    index_.chunk_crcs = *payloads_.Write(1, sample_.image, kChunkBytes, [] {});
+    IndexRow index{.token_ids = sample_.token_ids, .chunk_crcs = {}};
+    index.chunk_crcs = *payloads_.Write(1, sample_.image, kChunkBytes, [] {});
+    rocksdb::WriteBatch batch;
+    AddSegmentRows(tables_.get(), index, &row_, &batch);
+    EXPECT_TRUE(tables_->Write(&batch, true).ok());
   }
 
   void NoteParts(uint64_t payload_id) {
@@ -34,12 +37,12 @@ class PlacedPartsTest : public ::testing::Test {
     AddPartsRow(tables_.get(), row_.record.name, PartsOf(payload_id, sample_.image), &batch);
     ASSERT_TRUE(tables_->Write(&batch, true).ok());
   }
-  std::unique_ptr<PlacedParts> Open() {
-    return PlacedParts::Open({tables_.get(), &payloads_, folder_.path()}, row_, index_,
-                             [this](absl::Status status) {
-                               ++num_errors_;
-                               return status;
-                             });
+  std::unique_ptr<ImageParts> Open() {
+    return *PlacedParts::Open({tables_.get(), &payloads_, folder_.path()}, row_,
+                              [this](absl::Status status) {
+                                ++num_errors_;
+                                return status;
+                              });
   }
   // Changes a byte of each blob file from `offset` of the image's on.
   void Damage(size_t chunk, size_t offset) {
@@ -57,7 +60,6 @@ class PlacedPartsTest : public ::testing::Test {
   std::unique_ptr<SegmentTables> tables_;
   PayloadTable payloads_;
   ManifestRow row_;
-  IndexRow index_;
   int num_errors_ = 0;
 };
 
@@ -68,7 +70,8 @@ TEST_F(PlacedPartsTest, ReadsPartsOfSeveralChunks) {
   std::vector<std::byte> image(sample_.image.size());
   ASSERT_TRUE(parts->Read(std::vector<PartRun>{{3, 10}}, image).ok());
   const auto begin = 3 * kPartBytes, end = 13 * kPartBytes;
-  EXPECT_TRUE(std::equal(image.begin() + begin, image.begin() + end, sample_.image.begin() + begin));
+  EXPECT_TRUE(
+      std::equal(image.begin() + begin, image.begin() + end, sample_.image.begin() + begin));
   EXPECT_EQ(image[begin - 1], std::byte{0});
   EXPECT_EQ(image[end], std::byte{0});
 }

@@ -50,10 +50,10 @@ class KvStorePartialTest : public DurableStoreTest {
                                  extent.part_bytes);
   }
   absl::StatusOr<std::vector<uint32_t>> FetchAll(const Reservation& reservation) {
-    std::vector<Reservations::PartsOfExtent> wanted;
+    std::vector<PartsOfExtent> wanted;
     for (const ExtentRecord& extent : reservation.extents) {
       wanted.push_back({extent.id, {}});
-      if (extent.part_bytes != 0) wanted.back().runs.push_back({0, NumParts(extent)});
+      if (extent.part_bytes != 0) wanted.back().runs = {0, NumParts(extent)};
     }
     return store_->reservations().FetchParts(token_, wanted);
   }
@@ -91,7 +91,7 @@ TEST_F(KvStorePartialTest, WhoTakesPartialSegmentsHasThemWithTheirIndexes) {
   ASSERT_TRUE(there.ok()) << there.status();
   ExpectImages(reservation);
   AwaitRestored(2);
-  EXPECT_EQ(*FetchAll(reservation), std::vector<uint32_t>(2, Reservations::kAllParts));
+  EXPECT_EQ(*FetchAll(reservation), std::vector<uint32_t>(2, kAllParts));
   const auto whole = TryReserve(2, false);
   ASSERT_TRUE(whole.ok()) << whole.status();
   EXPECT_EQ(whole->num_cached, 2u);
@@ -159,13 +159,13 @@ TEST_F(KvStorePartialTest, ImagesOfEarlierVersionsComeAsAWhole) {
 TEST_F(KvStorePartialTest, RefusesPartsOfOthersAndPartsThatAreNone) {
   const Reservation reservation = ReservePartial(1);
   const uint64_t id = reservation.extents[0].id;
-  const auto fetch = [&](uint64_t extent_id, PartRun run) {
-    const std::vector<Reservations::PartsOfExtent> wanted = {{extent_id, {run}}};
+  const auto fetch = [&](uint64_t extent_id, std::vector<uint32_t> run) {
+    const std::vector<PartsOfExtent> wanted = {{extent_id, std::move(run)}};
     return store_->reservations().FetchParts(token_, wanted).status();
   };
   EXPECT_TRUE(absl::IsNotFound(fetch(id + 1000, {0, 1})));
   EXPECT_TRUE(absl::IsInvalidArgument(fetch(id, {NumParts(reservation.extents[0]), 1})));
-  const std::vector<Reservations::PartsOfExtent> wanted = {{id, {{0, 1}}}};
+  const std::vector<PartsOfExtent> wanted = {{id, {0, 1}}};
   EXPECT_TRUE(absl::IsPermissionDenied(
       store_->reservations().FetchParts("another token 16", wanted).status()));
   EXPECT_TRUE(store_->reservations().FetchParts(token_, wanted).ok());  // of the index
