@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,12 +45,17 @@ int EnvInt(const char* name, int otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoi(text);
 }
+std::string EnvText(const char* name, const std::string& otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : text;
+}
 bool HasPart(std::string_view part) {
   const char* text = std::getenv("RETROINFER_BENCH_PART");
   return text == nullptr || text == part;
 }
 
-const size_t kPrompt = bench::IsSmoke() ? 9'000 : 32'768;
+const size_t kPrompt =
+    bench::IsSmoke() ? 9'000 : static_cast<size_t>(EnvInt("RETROINFER_BENCH_TOKENS", 32'768));
 const int kRounds = bench::IsSmoke() ? 1 : EnvInt("RETROINFER_BENCH_ROUNDS", 5);
 const int32_t kDecodeTokens = bench::IsSmoke() ? 60 : 600;
 constexpr size_t kBesidePrompt = 9'000;  // of the prefill beside a decode
@@ -123,10 +129,10 @@ class Pair {
             absl::ToDoubleSeconds(processes_.worker().CpuTime() - worker_before)};
   }
   // Of the store, since it was started.
-  double Metric(const std::string& name) const {
+  std::optional<double> Metric(const std::string& name) const {
     const std::string metrics = processes_.StoreMetrics();
     const size_t at = metrics.find("\n" + name + " ");
-    RI_CHECK(at != std::string::npos);
+    if (at == std::string::npos) return std::nullopt;  // of another store
     return std::strtod(metrics.c_str() + at + name.size() + 2, nullptr);
   }
   kvstore::v1::GetStatsResponse stats() { return processes_.StoreStats(); }
@@ -135,7 +141,10 @@ class Pair {
   static ServiceOptions Options() {
     ServiceOptions options;
     options.arena_bytes = "1GiB";
-    options.memory = "1GiB";
+    options.memory = EnvText("RETROINFER_BENCH_MEMORY", "1GiB");
+    options.model_folder = EnvText("RETROINFER_BENCH_MODEL", options.model_folder);
+    const std::string store = EnvText("RETROINFER_BENCH_STORE", "");
+    if (!store.empty()) options.store_program = {store};
     return options;
   }
   static v1::GenerateRequest Request(const std::vector<int32_t>& prompt, const std::string& salt,
@@ -209,8 +218,8 @@ int MeasureIndexed(nlohmann::json* report) {
     arena.push_back(found.ttft_seconds);
     disk.push_back(restored.ttft_seconds);
     for (const char* const what : {"index", "asked", "behind"}) {
-      (*report)[absl::StrCat("indexed_", what, "_bytes")] =
-          pair.Metric(absl::StrCat("retroinfer_durable_", what, "_bytes_total"));
+      const auto bytes = pair.Metric(absl::StrCat("retroinfer_durable_", what, "_bytes_total"));
+      if (bytes.has_value()) (*report)[absl::StrCat("indexed_", what, "_bytes")] = *bytes;
     }
   }
   (*report)["indexed_arena_ttft_seconds"] = arena;
