@@ -82,7 +82,9 @@ class Pair {
     }
     GenerateStream stream(processes_.worker_stub(), request);
     const absl::Time begin = absl::Now();
-    RI_CHECK(stream.Wait().ok());
+    const grpc::Status status = stream.Wait();
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.error_message().c_str());
+    RI_CHECK(status.ok());
     Answer answer;
     answer.ttft_seconds = absl::ToDoubleSeconds(stream.arrivals().front().time - begin);
     answer.cached = stream.finished().cached_tokens();

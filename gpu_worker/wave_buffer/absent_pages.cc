@@ -26,7 +26,8 @@ size_t AbsentPages::Bytes(uint64_t arena_pages) {
   return WordBytes(arena_pages) + sizeof(Results) + AskedBytes(arena_pages);
 }
 
-absl::StatusOr<AbsentPages> AbsentPages::Create(Device& device, uint64_t arena_pages) {
+absl::StatusOr<AbsentPages> AbsentPages::Create(Device& device, Stream& stream,
+                                                uint64_t arena_pages) {
   AbsentPages pages(device);
   const size_t words = WordBytes(arena_pages);
   const size_t asked = AskedBytes(arena_pages);
@@ -41,6 +42,9 @@ absl::StatusOr<AbsentPages> AbsentPages::Create(Device& device, uint64_t arena_p
   for (const HostBuffer* buffer : {&pages.host_words_, &pages.zeros_}) {
     std::ranges::fill(buffer->bytes(), std::byte{0});
   }
+  RETURN_IF_ERROR(
+      device.Upload(stream, pages.host_words_.bytes(), pages.words_.bytes().first(words)));
+  RETURN_IF_ERROR(stream.Synchronize());
   return pages;
 }
 
@@ -71,18 +75,17 @@ bool AbsentPages::is_absent(PageId page) const {
          0;
 }
 
-// A step reads what the host has written before: the last step's copies are done.
+// Outside of the words that are copied here the device has zeros. A step reads what the host has
+// written before: the last step's copies are done.
 absl::Status AbsentPages::BeginStep(Stream& stream) {
   begun_ = true;
   num_absent_at_begin_ = num_absent_;
-  if (num_absent_ == 0) {
-    first_word_ = end_word_ = 0;
-    return absl::OkStatus();
-  }
+  if (first_word_ == end_word_) return absl::OkStatus();
   const size_t offset = first_word_ * sizeof(AbsentWord);
   const size_t bytes = (end_word_ - first_word_) * sizeof(AbsentWord);
   RETURN_IF_ERROR(device_->Upload(stream, host_words_.bytes().subspan(offset, bytes),
                                   words_.bytes().subspan(offset, bytes)));
+  if (num_absent_ == 0) first_word_ = end_word_ = 0;
   return device_->Upload(stream, zeros_.bytes(), results_.bytes().first(sizeof(Results)));
 }
 

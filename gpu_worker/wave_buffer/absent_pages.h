@@ -23,7 +23,7 @@ class AbsentPages {
   static constexpr size_t kMaxRows = 4096;       // of a step
   static constexpr size_t kMaxAsked = 1u << 19;  // in a step
 
-  static absl::StatusOr<AbsentPages> Create(Device& device, uint64_t arena_pages);
+  static absl::StatusOr<AbsentPages> Create(Device& device, Stream& stream, uint64_t arena_pages);
   // Of device memory.
   static size_t Bytes(uint64_t arena_pages);
 
@@ -33,7 +33,7 @@ class AbsentPages {
   bool any() const { return num_absent_ > 0; }
   bool is_absent(PageId page) const;
 
-  // Before a step: copies the account to the device, if any page is absent.
+  // Before a step: copies the account to the device, if any page is absent or has been.
   absl::Status BeginStep(Stream& stream);
   // Behind it: copies back which rows came to absent pages. Does nothing if there were none.
   absl::Status EndStep(Stream& stream);
@@ -68,7 +68,7 @@ class AbsentPages {
   uint64_t num_absent_ = 0;
   uint64_t num_absent_at_begin_ = 0;  // of the last step
   bool begun_ = false;
-  // Words that may have absent pages.
+  // Words that may have absent pages, here or on the device.
   size_t first_word_ = 0, end_word_ = 0;
 };
 

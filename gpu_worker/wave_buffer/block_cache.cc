@@ -103,7 +103,7 @@ absl::Status BlockCache::Allocate() {
     ASSIGN_OR_RETURN(this->*allocation.buffer,
                      device_.Allocate(allocation.bytes, MemoryPurpose::kBlockCache));
   }
-  ASSIGN_OR_RETURN(absent_, AbsentPages::Create(device_, plane_.arena_pages()));
+  ASSIGN_OR_RETURN(absent_, AbsentPages::Create(device_, stream_, plane_.arena_pages()));
   ASSIGN_OR_RETURN(host_control_, device_.AllocateHost(sizeof(LookupControl)));
   ASSIGN_OR_RETURN(host_cursors_, device_.AllocateHost((kMaxReleases + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(host_counts_, device_.AllocateHost(sizeof(Counts)));

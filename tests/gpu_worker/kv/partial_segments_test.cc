@@ -17,7 +17,7 @@ constexpr uint32_t kPart = 4096;  // two pages
 class PartialSegmentsTest : public testing::TestWithParam<BackendParam> {
  protected:
   PartialSegmentsTest()
-      : pages_(*AbsentPages::Create(*backend_->device, 4000)),
+      : pages_(*AbsentPages::Create(*backend_->device, *backend_->stream, 4000)),
         partial_(&pages_, backend_->stream.get(), kGeometry,
                  [this](std::vector<PartsOfExtent> wanted,
                         std::function<void(PartialSegments::Answer)> done) {

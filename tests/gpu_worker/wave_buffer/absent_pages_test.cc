@@ -17,7 +17,7 @@ class AbsentPagesTest : public testing::TestWithParam<BackendParam> {
  protected:
   static constexpr uint64_t kPages = 1000;
 
-  AbsentPagesTest() : pages_(*AbsentPages::Create(*backend_->device, kPages)) {}
+  AbsentPagesTest() : pages_(*AbsentPages::Create(*backend_->device, *backend_->stream, kPages)) {}
 
   // What look-ups do: they list pages, and mark rows.
   void Write(const std::vector<PageId>& asked, const std::vector<size_t>& rows) {
