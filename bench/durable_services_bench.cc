@@ -3,11 +3,14 @@
 // * time to the first token of a prompt of 32,768 tokens: computed, found in the arena, read back
 //   from the disk into an empty arena (with the page cache dropped); tokens are checked to be the
 //   same;
+// * the same of a question of 64 tokens behind such a text that attends by the index
+//   (docs/use/indexed-prefill.md): in the arena, and from the disk, where its first token waits for
+//   the index and for what its steps ask for; and how many bytes these are;
 // * the decode of a stream beside a prefill of which every segment is written to the disk, against
 //   the same without a disk, in turns.
 //
-// RETROINFER_BENCH_PART: "first-token" or "decode" alone. RETROINFER_BENCH_ROUNDS: default 5.
-// Prints JSON with medians and ratios; exits with 1 if a token is wrong.
+// RETROINFER_BENCH_PART: "first-token", "indexed" or "decode" alone. RETROINFER_BENCH_ROUNDS:
+// default 5. Prints JSON with medians and ratios; exits with 1 if a token is wrong.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -15,6 +18,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,12 +45,17 @@ int EnvInt(const char* name, int otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoi(text);
 }
+std::string EnvText(const char* name, const std::string& otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : text;
+}
 bool HasPart(std::string_view part) {
   const char* text = std::getenv("RETROINFER_BENCH_PART");
   return text == nullptr || text == part;
 }
 
-const size_t kPrompt = bench::IsSmoke() ? 9'000 : 32'768;
+const size_t kPrompt =
+    bench::IsSmoke() ? 9'000 : static_cast<size_t>(EnvInt("RETROINFER_BENCH_TOKENS", 32'768));
 const int kRounds = bench::IsSmoke() ? 1 : EnvInt("RETROINFER_BENCH_ROUNDS", 5);
 const int32_t kDecodeTokens = bench::IsSmoke() ? 60 : 600;
 constexpr size_t kBesidePrompt = 9'000;  // of the prefill beside a decode
@@ -65,10 +74,17 @@ class Pair {
     int64_t cached = 0;
     std::vector<int32_t> tokens;
   };
-  Answer Ask(const std::vector<int32_t>& prompt, const std::string& salt) {
-    GenerateStream stream(processes_.worker_stub(), Request(prompt, salt, 4));
+  Answer Ask(const std::vector<int32_t>& prompt, const std::string& salt, int32_t tail = 0) {
+    v1::GenerateRequest request = Request(prompt, salt, 4);
+    if (tail > 0) {
+      request.mutable_attention()->set_prefill(v1::PREFILL_INDEXED);
+      request.mutable_attention()->set_tail_tokens(tail);
+    }
+    GenerateStream stream(processes_.worker_stub(), request);
     const absl::Time begin = absl::Now();
-    RI_CHECK(stream.Wait().ok());
+    const grpc::Status status = stream.Wait();
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.error_message().c_str());
+    RI_CHECK(status.ok());
     Answer answer;
     answer.ttft_seconds = absl::ToDoubleSeconds(stream.arrivals().front().time - begin);
     answer.cached = stream.finished().cached_tokens();
@@ -114,13 +130,23 @@ class Pair {
             absl::ToDoubleSeconds(processes_.store().CpuTime() - store_before),
             absl::ToDoubleSeconds(processes_.worker().CpuTime() - worker_before)};
   }
+  // Of the store, since it was started.
+  std::optional<double> Metric(const std::string& name) const {
+    const std::string metrics = processes_.StoreMetrics();
+    const size_t at = metrics.find("\n" + name + " ");
+    if (at == std::string::npos) return std::nullopt;  // of another store
+    return std::strtod(metrics.c_str() + at + name.size() + 2, nullptr);
+  }
   kvstore::v1::GetStatsResponse stats() { return processes_.StoreStats(); }
 
  private:
   static ServiceOptions Options() {
     ServiceOptions options;
     options.arena_bytes = "1GiB";
-    options.memory = "1GiB";
+    options.memory = EnvText("RETROINFER_BENCH_MEMORY", "1GiB");
+    options.model_folder = EnvText("RETROINFER_BENCH_MODEL", options.model_folder);
+    const std::string store = EnvText("RETROINFER_BENCH_STORE", "");
+    if (!store.empty()) options.store_program = {store};
     return options;
   }
   static v1::GenerateRequest Request(const std::vector<int32_t>& prompt, const std::string& salt,
@@ -171,6 +197,39 @@ int MeasureFirstToken(nlohmann::json* report) {
   return 0;
 }
 
+int MeasureIndexed(nlohmann::json* report) {
+  constexpr int32_t kTail = 64;
+  Pair pair(/*durable=*/true);
+  const std::vector<int32_t> text = RandomTokens(kPrompt / 64 * 64 + 4, 2);
+  std::vector<double> arena, disk;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string salt = absl::StrCat("tenant ", round);
+    std::vector<int32_t> question = text;
+    const std::vector<int32_t> end = RandomTokens(kTail, 100 + static_cast<uint64_t>(round));
+    question.insert(question.end(), end.begin(), end.end());
+    pair.Ask(text, salt);
+    pair.WaitUntilWritten();
+    const auto found = pair.Ask(question, salt, kTail);
+    pair.RestartBothCold();
+    const auto restored = pair.Ask(question, salt, kTail);
+    if (restored.tokens != found.tokens) {
+      std::fprintf(stderr, "a text on the disk gives other tokens than one in the arena\n");
+      return 1;
+    }
+    RI_CHECK(found.cached > 0 && restored.cached == found.cached);
+    arena.push_back(found.ttft_seconds);
+    disk.push_back(restored.ttft_seconds);
+    for (const char* const what : {"index", "asked", "behind"}) {
+      const auto bytes = pair.Metric(absl::StrCat("retroinfer_durable_", what, "_bytes_total"));
+      if (bytes.has_value()) (*report)[absl::StrCat("indexed_", what, "_bytes")] = *bytes;
+    }
+  }
+  (*report)["indexed_arena_ttft_seconds"] = arena;
+  (*report)["indexed_disk_ttft_seconds"] = disk;
+  (*report)["indexed_disk_over_arena"] = Median(disk) / Median(arena);
+  return 0;
+}
+
 void MeasureDecode(nlohmann::json* report) {
   Pair with(/*durable=*/true), without(/*durable=*/false);
   std::vector<double> written, plain, ratios, cpu_shares;
@@ -200,6 +259,7 @@ int Main() {
                            {"smoke", bench::IsSmoke()},
                            {"commit", std::string(common::kBuildRevision)}};
   if (HasPart("first-token") && MeasureFirstToken(&report) != 0) return 1;
+  if (HasPart("indexed") && MeasureIndexed(&report) != 0) return 1;
   if (HasPart("decode")) MeasureDecode(&report);
   bench::Print(report);
   return 0;

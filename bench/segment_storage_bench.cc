@@ -1,6 +1,8 @@
 // Durable segments: bandwidth of Put() against writing and syncing a plain file, and of Read()
 // against reading a plain file of the same bytes with as many threads; with the page cache dropped
-// before each run ("cold") and with everything in it ("warm"), buffered and with direct reads.
+// before each run ("cold") and with everything in it ("warm"), buffered and with direct reads. And
+// of ImageParts::Read(): what a question by the index wants of an image, its first sixteenth and an
+// eighth of the rest in runs of 12 KiB at random ("parts").
 //
 // RETROINFER_BENCH_FOLDER: where (default: the folder for temporary files).
 // RETROINFER_BENCH_SEGMENTS, RETROINFER_BENCH_IMAGE_MIB: how many images of which size (default: 8
@@ -124,6 +126,7 @@ class StorageBench {
         report[std::string(direct ? "restore_direct_" : "restore_buffered_") +
                (cold ? "cold" : "warm")] = Restore(*storage, cold);
       }
+      report[direct ? "parts_direct_cold" : "parts_buffered_cold"] = ReadParts(*storage);
     }
     return report;
   }
@@ -177,6 +180,36 @@ class StorageBench {
       }
     }
     return Compare(restore.timing(), plain.timing());
+  }
+
+  nlohmann::json ReadParts(SegmentStorage& storage) {
+    constexpr uint32_t kRunParts = 3, kOneRunIn = 8 * kRunParts;
+    std::vector<std::byte> target(image_.size());
+    bench::Samples index, pages, open;
+    std::mt19937_64 random(2);
+    uint64_t index_bytes = 0, page_bytes = 0;
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      DropFromPageCache(folder_);
+      std::unique_ptr<ImageParts> parts;
+      open.Time([&] { parts = *storage.OpenParts(segments_[i].record.name); });
+      RI_CHECK(parts != nullptr);
+      const uint32_t first = parts->num_parts() / 16;
+      std::vector<PartRun> runs;
+      for (uint32_t at = first; at + kRunParts <= parts->num_parts(); at += kOneRunIn) {
+        const auto within = static_cast<uint32_t>(random() % (kOneRunIn - kRunParts));
+        if (at + within + kRunParts <= parts->num_parts()) runs.push_back({at + within, kRunParts});
+      }
+      const std::vector<PartRun> head = {{0, first}};
+      index.Time([&] { RI_CHECK(parts->Read(head, target).ok()); });
+      pages.Time([&] { RI_CHECK(parts->Read(runs, target).ok()); });
+      index_bytes = uint64_t{first} * parts->part_bytes();
+      page_bytes = uint64_t{kRunParts} * runs.size() * parts->part_bytes();
+    }
+    return {{"open", bench::ToJson(open.timing())},
+            {"index_bytes", index_bytes},
+            {"index", bench::ToJson(index.timing())},
+            {"page_bytes", page_bytes},
+            {"pages", bench::ToJson(pages.timing())}};
   }
 
   nlohmann::json Compare(const bench::Timing& ours, const bench::Timing& plain) const {

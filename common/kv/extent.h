@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "common/hash/segment_name.h"
 #include "common/kv/kv_geometry.h"
@@ -18,6 +19,17 @@ struct Extent {
   bool cached = false;      // holds the image of the wanted segment; must not be written
   // Of a cached one with generated KV, its name (common/hash/segment_name.h).
   std::optional<common::SegmentName> generated = std::nullopt;
+  // Not 0: of a cached one only the index is there for certain; the rest comes in parts of so many
+  // bytes, counted from its beginning.
+  uint32_t part_bytes = 0;
 };
+
+// Parts of such an extent's segment that are wanted before the rest.
+struct PartsOfExtent {
+  uint64_t extent_id = 0;
+  std::vector<uint32_t> runs;  // of each run of neighbouring parts the first one, then how many
+};
+// How many parts are there, of a segment that is there as a whole.
+inline constexpr uint32_t kAllParts = UINT32_MAX;
 
 }  // namespace retroinfer

@@ -75,6 +75,9 @@ struct ReserveRequest {
   uint64_t token_begin = kSinkTokens;  // of the first segment
   // Set: generated KV may be shared that was made under settings of this hash.
   std::optional<common::Hash256> made_by = std::nullopt;
+  // The caller can do with segments of which only the index is there, and asks for pages as it
+  // needs them: of named segments that are being read from the disk.
+  bool takes_partial = false;
   // The caller does without an answer that would have to wait for others: ABORTED then.
   bool waits = true;
   // Set: there are no `segments`. The answer is the run of cached extents that holds these rows,

@@ -518,6 +518,18 @@ DISK = Dashboard(
               BYTES_PER_SECOND,
               ((total_rate(store("retroinfer_durable_persisted_bytes_total")), "written"),
                (total_rate(store("retroinfer_durable_restored_bytes_total")), "read back"))),
+        Panel("Index first",
+              "What questions that attend by the index read of texts that are on the disk alone: indexes, what "
+              "their steps asked for, and the rest, behind.",
+              BYTES_PER_SECOND,
+              ((total_rate(store("retroinfer_durable_index_bytes_total")), "index"),
+               (total_rate(store("retroinfer_durable_asked_bytes_total")), "asked for"),
+               (total_rate(store("retroinfer_durable_behind_bytes_total")), "behind"))),
+        Panel("Waits for parts",
+              "Requests for parts of such texts, and the share of the time in which one is under way.",
+              PER_SECOND,
+              ((total_rate(store("retroinfer_durable_part_requests_total")), "requests"),
+               (total_rate(store("retroinfer_durable_part_request_seconds_total")), "seconds"))),
         Panel("How busy",
               "Share of the time in which a segment is being written, or read back. At 100 % the disk "
               "is the limit.",

@@ -11,16 +11,21 @@
 namespace retroinfer {
 namespace {
 
-absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(
-    const EngineEnvironment& environment, const MemoryPlan& plan, const WaveIndexSettings& settings,
-    KvMemory& memory, WindowLayers* windows, BlockCache& cache) {
+absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvironment& environment,
+                                                               const MemoryPlan& plan,
+                                                               const WaveIndexSettings& settings,
+                                                               const ExecutorParts& executor) {
+  KvMemory& memory = *executor.memory;
+  WindowLayers* const windows = executor.windows.get();
+  BlockCache& cache = *executor.cache;
   Device& device = *environment.device;
   SegmentStore& store = *environment.store;
   SequenceSegments::Parts parts{.device = &device,
                                 .ops = &environment.ops->index(),
                                 .stream = environment.compute,
                                 .memory = &memory,
-                                .cache = &cache};
+                                .cache = &cache,
+                                .partial = executor.partial.get()};
   ASSIGN_OR_RETURN(
       parts.builder,
       SegmentBuilder::Create(device, *environment.ops, *environment.background, memory.meta_pool(),
@@ -78,8 +83,15 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                     .num_transient = plan.num_transient_slots,
                                                     .page_bytes = plan.geometry.page_bytes()},
                                                    environment.arena, environment.data_plane));
-  ASSIGN_OR_RETURN(parts.segments, MakeSegments(environment, plan, settings, *parts.memory,
-                                                parts.windows.get(), *parts.cache));
+  if (environment.store->serves_parts()) {
+    parts.partial = std::make_unique<PartialSegments>(
+        &parts.cache->absent(), &compute, plan.heads.ArenaOf(plan.geometry),
+        [store = environment.store](std::vector<PartsOfExtent> wanted,
+                                    SegmentStore::PartsCallback done) {
+          store->FetchParts(std::move(wanted), std::move(done));
+        });
+  }
+  ASSIGN_OR_RETURN(parts.segments, MakeSegments(environment, plan, settings, parts));
   ASSIGN_OR_RETURN(parts.policies, PolicySet::Create({.device = &device,
                                                       .ops = &ops,
                                                       .stream = &compute,

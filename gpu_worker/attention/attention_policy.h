@@ -155,6 +155,9 @@ class AttentionPolicy {
   // none in that step. (Policy wave predicts it in a sequence's first step and in some of the
   // others; in every step, if a sequence of the batch has a limit.) REQUIRES: as LastStepBytes.
   virtual std::optional<double> LastStepUnseen(size_t /*row*/) const { return std::nullopt; }
+  // Whether batch[row] came to KV that is not in the arena yet in that step: then its result means
+  // nothing, and the row is to be fed again. REQUIRES: as LastStepBytes.
+  virtual bool LastStepLacked(size_t /*row*/) const { return false; }
   // Called once for each step, when the stream has passed it and before the next step begins: the
   // policy may change how the step's sequences attend from now on.
   virtual void LearnFromStep() {}

@@ -87,6 +87,9 @@ class WaveDecode {
   absl::Status Layer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
                      const MatrixView& out);
   absl::Status DownloadStep();
+  // Behind the step's device part: as AttentionPolicy::LastStepLacked() needs it.
+  absl::Status EndStep() { return cache_.absent().EndStep(stream_); }
+  bool LastStepLacked(size_t row) const { return cache_.absent().Lacked(row); }
 
   // Bytes of centroids, value sums, codes and retrieved pages that the last step read for
   // batch[row], all layers. Pages and codes are counted as they were read; REQUIRES: the stream has

@@ -6,11 +6,16 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
 
 absl::StatusOr<std::unique_ptr<WavePolicy>> WavePolicy::Create(int32_t max_batch, Parts parts) {
+  if (static_cast<size_t>(max_batch) > AbsentPages::kMaxRows) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy wave takes steps of at most ", AbsentPages::kMaxRows, " rows, not ", max_batch));
+  }
   ASSIGN_OR_RETURN(
       DenseZoneBatch dense,
       DenseZoneBatch::Create(*parts.device, *parts.ops, *parts.stream, parts.memory->dense_pool(),
@@ -167,7 +172,7 @@ absl::Status WavePolicy::DecodeLayer(uint32_t layer, const AttentionForm& form,
 
 absl::Status WavePolicy::EndStep() {
   for (SequenceKv* const sequence : batch_) ++sequence->num_tokens;
-  return absl::OkStatus();
+  return parts_.decode->EndStep();
 }
 
 AttentionPolicy::BytesRead WavePolicy::LastStepBytes(size_t row) const {

@@ -76,6 +76,7 @@ class WavePolicy final : public AttentionPolicy {
   }
   absl::StatusOr<bool> Release(SequenceKv& sequence) override;
   BytesRead LastStepBytes(size_t row) const override;
+  bool LastStepLacked(size_t row) const override { return parts_.decode->LastStepLacked(row); }
   std::optional<double> LastStepUnseen(size_t row) const override {
     return parts_.decode->LastStepUnseen(row);
   }

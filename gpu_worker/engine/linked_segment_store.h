@@ -46,6 +46,11 @@ class LinkedSegmentStore final : public SegmentStore {
 
   void Release(uint64_t sequence_id) override { link_.Release(sequence_id); }
 
+  bool serves_parts() const override { return true; }
+  void FetchParts(std::vector<PartsOfExtent> wanted, PartsCallback callback) override {
+    link_.FetchParts(std::move(wanted), std::move(callback));
+  }
+
  private:
   static constexpr size_t kSegmentsPerCall = 4096;
 

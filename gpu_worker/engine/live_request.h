@@ -63,6 +63,7 @@ struct LiveRequest {
   // The store (SegmentExchange).
   bool asked_store = false;          // for extents, which must be released
   uint64_t rows_id = 0;              // the name of its claim on rows; 0: none
+  bool wants_whole = false;          // segments of which only the index is there do not do
   bool arena_was_full = false;       // the last answer was StoreAnswer::kArenaFull
   uint64_t releases_when_asked = 0;  // SegmentExchange's count of releases at that time
   StoreAnswer answer = StoreAnswer::kNone;

@@ -437,6 +437,7 @@ StepCommand::Row PlanRunner::RowOf(const LiveRequest& live, int64_t ahead) {
 
 void PlanRunner::TakeRow(LiveRequest& live, const CommandResult::Row& row, bool is_more,
                          absl::Time now) {
+  if (row.is_unread) return;  // it is fed again when its pages are there
   if (row.is_given) return TakeGiven(live, now);
   if (is_more && !live.forced.has_value() && live.has_first_token()) {
     const bool is_accepted = !row.is_rejected && live.phase == RequestPhase::kDecoding;

@@ -12,6 +12,7 @@ namespace retroinfer {
 namespace {
 
 constexpr std::string_view kConstraintTooComplex = "CONSTRAINT_TOO_COMPLEX";
+constexpr std::string_view kKvNotRead = "KV_NOT_READ";
 
 absl::Status WithRetry(const absl::Status& status, std::string_view reason) {
   return common::WithRetry(common::WithReason(status, reason), kRetryDelay);
@@ -159,7 +160,10 @@ absl::Status RequestFailure(const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) {
     return WithRetry(absl::ResourceExhaustedError(message), "OUT_OF_MEMORY");
   }
-  if (absl::IsUnavailable(status)) return WithRetry(absl::UnavailableError(message), "NOT_READY");
+  if (absl::IsUnavailable(status)) {
+    const bool is_of_disk = common::ReasonOf(status).reason == kKvNotRead;
+    return WithRetry(absl::UnavailableError(message), is_of_disk ? kKvNotRead : "NOT_READY");
+  }
   return common::WithReason(absl::InternalError(message), "INTERNAL");
 }
 

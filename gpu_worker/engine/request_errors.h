@@ -52,8 +52,8 @@ absl::Status SettingsExceededError(PolicyKind policy, int64_t dense_blocks, int6
 
 // What a client is told of a request that failed with `status`, an error of the engine's parts or
 // of the store: RESOURCE_EXHAUSTED becomes OUT_OF_MEMORY with a retry, UNAVAILABLE becomes
-// NOT_READY with a retry, everything else INTERNAL. The message is kept. CONSTRAINT_TOO_COMPLEX, of
-// constraint::Matcher, stays as it is.
+// NOT_READY with a retry, or KV_NOT_READ if that is its reason, everything else INTERNAL. The
+// message is kept. CONSTRAINT_TOO_COMPLEX, of constraint::Matcher, stays as it is.
 absl::Status RequestFailure(const absl::Status& status);
 
 }  // namespace retroinfer

@@ -28,10 +28,32 @@ void SegmentExchange::Ask(ReserveRequest request, uint64_t id) {
 bool SegmentExchange::AskForExtents(LiveRequest& live) {
   std::optional<ReserveRequest> request = ClaimSegments(live.sequence->kv, live.need);
   if (!request.has_value()) return false;
+  request->takes_partial = TakesPartial(live);
   live.asked_store = true;
   live.releases_when_asked = num_releases_;
   Ask(*std::move(request), live.sequence->id());
   return true;
+}
+
+// Only the end of a prompt that attends by the index can do without pages. A limit on the unseen
+// mass follows what steps tell, also those that lack pages.
+bool SegmentExchange::TakesPartial(const LiveRequest& live) const {
+  const SequenceKv& kv = live.sequence->kv;
+  return store_.serves_parts() && kv.given_tokens > 0 && kv.settings.max_unseen_mass == 0 &&
+         !live.wants_whole;
+}
+
+// Where the rest of the prompt's head is computed, all before it is read exactly.
+bool SegmentExchange::AsksForWhole(LiveRequest& live) {
+  const SequenceKv& kv = live.sequence->kv;
+  const bool has_partial =
+      std::ranges::any_of(kv.extents, [](const Extent& extent) { return extent.part_bytes != 0; });
+  if (!live.failure.ok() || !has_partial || kv.reads_all()) return false;
+  live.wants_whole = true;
+  ReleaseRows(live);
+  store_.Release(kv.sequence_id);
+  ++num_releases_;
+  return AskForExtents(live);
 }
 
 bool SegmentExchange::AskForRows(LiveRequest& live) {
@@ -73,9 +95,11 @@ void SegmentExchange::TakeAnswer(ReserveAnswer answer, const LiveRequests& all) 
     if (answer.extents.ok()) {
       live->failure = TakeRows(*answer.extents, arena_pages, geometry_, kv);
     }
+    if (AsksForWhole(*live)) live->answer = StoreAnswer::kNone;
   } else if (answer.extents.ok()) {
     live->failure = TakeExtents(*std::move(answer.extents), arena_pages, kv);
-    if (!live->failure.ok() || !AskForRows(*live)) live->answer = StoreAnswer::kGranted;
+    if (live->failure.ok() && (AskForRows(*live) || AsksForWhole(*live))) return;
+    live->answer = StoreAnswer::kGranted;
   } else if (absl::IsResourceExhausted(answer.extents.status())) {
     live->answer = StoreAnswer::kArenaFull;
     live->arena_error = answer.extents.status();

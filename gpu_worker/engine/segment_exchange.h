@@ -71,6 +71,10 @@ class SegmentExchange {
 
  private:
   void Ask(ReserveRequest request, uint64_t id);
+  bool TakesPartial(const LiveRequest& live) const;
+  // Gives partial segments back and asks for whole ones, where the request cannot do without.
+  // Returns whether it does.
+  bool AsksForWhole(LiveRequest& live);
 
   SegmentStore& store_;
   const std::shared_ptr<Inbox> inbox_;  // shared with answers that come after the engine's end

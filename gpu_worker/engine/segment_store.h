@@ -48,6 +48,17 @@ class SegmentStore {
   // Gives up everything that the sequence holds in the arena or waits for. Its named segments may
   // stay, for others to find, until their pages are needed.
   virtual void Release(uint64_t sequence_id) = 0;
+
+  // Whether reservations may take segments of which only the index is there
+  // (ReserveRequest::takes_partial).
+  virtual bool serves_parts() const { return false; }
+  // Waits for parts of such segments. The callback gets, for each of the wanted, how many parts
+  // from the first one on are there besides (kAllParts: all); or why they do not come. REQUIRES:
+  // serves_parts().
+  using PartsCallback = std::function<void(absl::StatusOr<std::vector<uint32_t>>)>;
+  virtual void FetchParts(std::vector<PartsOfExtent> /*wanted*/, PartsCallback callback) {
+    callback(absl::UnimplementedError("this store has no partial segments"));
+  }
 };
 
 }  // namespace retroinfer

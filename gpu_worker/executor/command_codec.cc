@@ -64,6 +64,7 @@ void Put(const Extent& from, wire::Extent& to) {
   to.set_first_page(from.first_page);
   to.set_num_pages(from.num_pages);
   to.set_num_tokens(from.num_tokens);
+  to.set_part_bytes(from.part_bytes);
   to.set_cached(from.cached);
   if (from.generated.has_value()) to.set_generated(std::string(from.generated->view()));
 }
@@ -280,7 +281,8 @@ absl::Status CommandDecoder::Get(const wire::Extent& from, Extent& to) const {
         .first_page = from.first_page(),
         .num_pages = from.num_pages(),
         .num_tokens = from.num_tokens(),
-        .cached = from.cached()};
+        .cached = from.cached(),
+        .part_bytes = from.part_bytes()};
   if (!from.has_generated()) return absl::OkStatus();
   ASSIGN_OR_RETURN(to.generated, common::Hash256::FromBytes(from.generated()));
   return absl::OkStatus();

@@ -55,6 +55,9 @@ struct CommandResult {
     // nothing, and the row's KV is not the sequence's.
     bool is_rejected = false;
     bool is_given = false;  // another given token follows: nothing was drawn or measured
+    // The row came to KV that is on its way from the disk, or came behind such a row. Nothing was
+    // drawn, and the sequence is where it was: the same token is to be fed again.
+    bool is_unread = false;
   };
 
   // Not OK: the command contradicts what the executor has, and nothing was done.

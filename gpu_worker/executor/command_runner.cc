@@ -112,6 +112,9 @@ void CommandRunner::LetGo(uint64_t id) {
   if (sequence.copy.has_value()) executor_.FreeCopy(sequence);
   executor_.LeaveLanes(sequence);
   executor_.memory().Free(sequence.kv);
+  if (PartialSegments* const partial = executor_.parts().partial.get(); partial != nullptr) {
+    partial->LetGo(id);
+  }
   held_.erase(id);
 }
 
@@ -157,6 +160,9 @@ void CommandRunner::Claim(const StepCommand::Claim& claim) {
   kv.shared_end = num_cached == 0 ? int64_t{kSinkTokens} : kv.cached[num_cached - 1].token_end();
   kv.cached_end = kv.read_end();
   executor_.memory().ShareIndexes(kv);
+  if (PartialSegments* const partial = executor_.parts().partial.get(); partial != nullptr) {
+    partial->Claim(claim.id, kv.extents);
+  }
 }
 
 void CommandRunner::Lengthen(const StepCommand::Lengthening& more) {
@@ -380,13 +386,18 @@ size_t CommandRunner::TakeRows(std::span<const StepCommand::Row> rows,
   HeldSequence& held = At(rows[first].id);
   const int64_t drawn_begin = held.sequence.kv.drawn_begin();
   bool is_kept = true;
+  bool lacks = false;
   size_t i = first;
   for (; i < rows.size() && rows[i].id == rows[first].id; ++i) {
     const StepResult& result = results[i];
     CommandResult::Row& row = result_->rows.emplace_back();
     row = {.id = rows[i].id, .drawn = {}, .bytes = result.bytes, .unseen = result.unseen};
     row.is_given = rows[i].position + 1 < drawn_begin;
-    if (row.is_given) continue;
+    // Rows behind one without its pages have attended to what it left.
+    lacks = lacks || result.lacked;
+    row.is_unread = lacks;
+    if (lacks) --held.sequence.kv.num_tokens;
+    if (lacks || row.is_given) continue;
     row.drawn.token = *result.token;
     if (!held.draws() || drawing_ == Drawing::kElsewhere) continue;
     if (i > first && rows[i].position >= drawn_begin) {

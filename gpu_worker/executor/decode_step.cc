@@ -152,7 +152,8 @@ absl::StatusOr<std::span<const StepResult>> DecodeStep::Run(std::span<const Step
       results_.push_back({.token = &tokens[index],
                           .bytes = BytesOf(part, row),
                           .unseen = part.policy->LastStepUnseen(row),
-                          .is_drawn = sampler_.IsDrawn(index)});
+                          .is_drawn = sampler_.IsDrawn(index),
+                          .lacked = part.policy->LastStepLacked(row)});
     }
     part.policy->LearnFromStep();
   }

@@ -164,8 +164,20 @@ absl::StatusOr<std::span<const StepResult>> Executor::Step(std::span<const StepR
   RETURN_IF_ERROR(parts_.cache->BeginStep());
   ++num_steps_;
   ASSIGN_OR_RETURN(const std::span<const StepResult> results, decode_step_->Run(rows));
+  if (parts_.partial != nullptr) RETURN_IF_ERROR(AskForLacking(rows, results));
   clock_->Synchronized(work);
   return results;
+}
+
+absl::Status Executor::AskForLacking(std::span<const StepRow> rows,
+                                     std::span<const StepResult> results) {
+  std::vector<uint64_t> lacking;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const uint64_t id = rows[i].sequence->sequence_id;
+    // Rows of one sequence are neighbours.
+    if (results[i].lacked && (lacking.empty() || lacking.back() != id)) lacking.push_back(id);
+  }
+  return parts_.partial->AskFor(std::move(lacking));
 }
 
 // --- Drafts of a small model

@@ -27,6 +27,7 @@
 #include "gpu_worker/executor/sequence.h"
 #include "gpu_worker/executor/work_clock.h"
 #include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/partial_segments.h"
 #include "gpu_worker/kv/sequence_segments.h"
 #include "gpu_worker/kv/suspended_kv.h"
 #include "gpu_worker/kv/window_layers.h"
@@ -45,6 +46,7 @@ struct ExecutorParts {
   std::unique_ptr<WindowLayers> windows;   // null: all layers of the model are indexed
   std::unique_ptr<SuspendedKv> suspended;  // null: no sequence is suspended
   std::unique_ptr<BlockCache> cache;
+  std::unique_ptr<PartialSegments> partial;  // null: none is taken
   std::unique_ptr<SequenceSegments> segments;
   std::shared_ptr<void> decoration;  // what decorated policies need
   PolicySet policies;
@@ -167,6 +169,7 @@ class Executor {
   Executor(ExecutorParts parts, const Sizes& sizes) : parts_(std::move(parts)), sizes_(sizes) {}
 
   absl::Status CreateWorkspaces(const CostModel& costs);
+  absl::Status AskForLacking(std::span<const StepRow> rows, std::span<const StepResult> results);
   void Log(common::LogRateLimiter& limiter, const char* what, const absl::Status& status);
   const Sequence* MemberOf(size_t lane, const SequenceKv& kv) const;
 

@@ -70,12 +70,13 @@ void Put(const CommandResult::Measured& from, wire::Measured& to) {
 
 void Put(const CommandResult::Row& from, wire::RowResult& to) {
   to.set_id(from.id);
-  if (!from.is_given) Put(from.drawn, *to.mutable_drawn());
+  if (!from.is_given && !from.is_unread) Put(from.drawn, *to.mutable_drawn());
   to.set_bytes_read(from.bytes.read);
   to.set_bytes_full(from.bytes.full);
   if (from.unseen.has_value()) to.set_unseen(*from.unseen);
   to.set_is_rejected(from.is_rejected);
   to.set_is_given(from.is_given);
+  to.set_is_unread(from.is_unread);
 }
 
 template <typename From, typename To>
@@ -198,8 +199,9 @@ absl::Status ResultDecoder::Get(const wire::Measured& from, CommandResult::Measu
 
 absl::Status ResultDecoder::Get(const wire::RowResult& from, CommandResult::Row& to) const {
   to.id = from.id();
-  if (from.is_given() == from.has_drawn()) return Wrong("what a given token draws");
-  if (!from.is_given()) RETURN_IF_ERROR(Get(from.drawn(), to.drawn));
+  const bool draws = !from.is_given() && !from.is_unread();
+  if (draws != from.has_drawn()) return Wrong("what a given token draws");
+  if (draws) RETURN_IF_ERROR(Get(from.drawn(), to.drawn));
   const bool are_bytes = from.bytes_read() >= 0 && from.bytes_full() >= 0 &&
                          std::isfinite(from.bytes_read()) && std::isfinite(from.bytes_full());
   const bool is_share = !from.has_unseen() || (from.unseen() >= 0 && from.unseen() <= 1);
@@ -208,6 +210,7 @@ absl::Status ResultDecoder::Get(const wire::RowResult& from, CommandResult::Row&
   if (from.has_unseen()) to.unseen = from.unseen();
   to.is_rejected = from.is_rejected();
   to.is_given = from.is_given();
+  to.is_unread = from.is_unread();
   return absl::OkStatus();
 }
 

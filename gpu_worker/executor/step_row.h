@@ -33,6 +33,7 @@ struct StepResult {
   AttentionPolicy::BytesRead bytes;    // of KV and index, all layers
   std::optional<double> unseen;        // AttentionPolicy::LastStepUnseen
   bool is_drawn = true;                // Sampler::IsDrawn
+  bool lacked = false;                 // AttentionPolicy::LastStepLacked: the rest means nothing
 };
 
 }  // namespace retroinfer

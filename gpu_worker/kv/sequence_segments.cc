@@ -348,6 +348,10 @@ absl::StatusOr<bool> SequenceSegments::BeginStep(SequenceKv& sequence) {
 }
 
 absl::StatusOr<bool> SequenceSegments::ReadyForStep(const SequenceKv& sequence) {
+  if (parts_.partial != nullptr) {
+    ASSIGN_OR_RETURN(const bool is_there, parts_.partial->IsReady(sequence.sequence_id));
+    if (!is_there) return false;
+  }
   State& state = *states_.at(sequence.sequence_id);
   const size_t due = state.num_live;
   if (due >= state.tickets.size() || state.plan[due].live_at > sequence.num_tokens) return true;

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/partial_segments.h"
 #include "gpu_worker/kv/segment_tails.h"
 #include "gpu_worker/kv/sequence_kv.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
@@ -54,6 +55,7 @@ class SequenceSegments {
     Stream* stream = nullptr;  // compute
     KvMemory* memory = nullptr;
     BlockCache* cache = nullptr;
+    PartialSegments* partial = nullptr;   // null: all cached segments are whole
     std::unique_ptr<SegmentTails> tails;  // null: all layers are indexed
     std::unique_ptr<SegmentBuilder> builder;
     SegmentBuilt on_built;

@@ -11,6 +11,7 @@ void ToProto(const LedgerExtent& entry, v1::DeclaredExtent* proto) {
   proto->mutable_extent()->set_extent_id(entry.extent.id);
   proto->mutable_extent()->set_first_page(entry.extent.first_page);
   proto->mutable_extent()->set_num_pages(entry.extent.num_pages);
+  proto->mutable_extent()->set_part_bytes(entry.extent.part_bytes);
   proto->set_reserved_tokens(entry.extent.num_tokens);
   if (entry.token_begin.has_value()) proto->set_token_begin(*entry.token_begin);
 }

@@ -15,7 +15,8 @@ void ExtentLedger::Reserve(const ReserveRequest& request, const std::vector<Exte
   for (size_t i = 0; i < extents.size(); ++i) {
     places.emplace(extents[i].id, i);
     LedgerExtent& entry = entries.emplace_back(LedgerExtent{extents[i], std::nullopt});
-    if (extents[i].cached) {
+    // A partial one is nobody else's after a restart: the new store does not know the rest.
+    if (extents[i].cached && extents[i].part_bytes == 0) {
       entry.token_begin = token_begin;
       entry.identity = IdentityOf(request, i, extents[i]);
       NoteKnown(extents[i], entry.identity);

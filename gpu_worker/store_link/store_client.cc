@@ -76,6 +76,7 @@ absl::StatusOr<Extent> FromProto(const v1::Extent& proto, uint32_t num_tokens) {
   extent.num_pages = proto.num_pages();
   extent.num_tokens = num_tokens;
   extent.cached = proto.cached();
+  extent.part_bytes = proto.cached() ? proto.part_bytes() : 0;
   if (proto.cached() && !proto.generated_name().empty()) {
     ASSIGN_OR_RETURN(extent.generated, common::SegmentName::FromBytes(proto.generated_name()));
   }
@@ -118,6 +119,7 @@ v1::ReserveExtentsRequest ToProto(const ReserveRequest& wanted) {
   v1::ReserveExtentsRequest request;
   request.set_sequence_id(wanted.sequence_id);
   request.set_cached_only(wanted.cached_only);
+  request.set_takes_partial(wanted.takes_partial);
   request.set_token_begin(wanted.token_begin);
   for (const SegmentWanted& segment : wanted.segments) {
     request.add_segment_tokens(segment.num_tokens);
@@ -143,6 +145,10 @@ absl::StatusOr<std::vector<Extent>> CheckExtents(const ReserveRequest& wanted,
     ASSIGN_OR_RETURN(extents.emplace_back(),
                      FromProto(response.extents(i), wanted.segments[i].num_tokens));
     const Extent& extent = extents.back();
+    if (extent.part_bytes != 0 && !wanted.takes_partial) {
+      return absl::InternalError(
+          absl::StrCat("the store returned a part of segment ", i, ", which is to be whole"));
+    }
     if (extent.cached && !identity.has_value()) {
       return absl::InternalError(absl::StrCat("the store returned a cached extent for segment ", i,
                                               ", which has no name"));
@@ -168,7 +174,8 @@ absl::StatusOr<std::vector<Extent>> CheckRowExtents(const ReserveRequest& wanted
     const bool may_be = follows && proto.cached() && proto.num_tokens() > 0 &&
                         proto.num_tokens() <= kPrefillSegmentTokens &&
                         num_tokens <= wanted.rows->token_ids.size() &&
-                        (proto.generated_name().empty() || wanted.made_by.has_value());
+                        (proto.generated_name().empty() || wanted.made_by.has_value()) &&
+                        proto.part_bytes() == 0;
     if (may_be) continue;
     return absl::InternalError(absl::StrCat(
         "the store returned an extent of ", proto.num_tokens(), " tokens, up to token ", num_tokens,

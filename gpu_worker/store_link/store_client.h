@@ -59,6 +59,9 @@ class StoreClient {
   // Ends the lease in good order. Does not ask `tick`.
   void Detach(absl::Duration timeout);
 
+  // Proves that a call is this worker's. Empty before an attachment.
+  const std::string& token() const { return token_; }
+
   // Asks by names, and once more with the token ids that the store wants to compare.
   // `compute_anyway`: does not mind that another sequence computes the same segments.
   absl::StatusOr<std::vector<Extent>> Reserve(const ReserveRequest& request, bool compute_anyway,

@@ -102,7 +102,7 @@ absl::Status StoreLink::Impl::Connect() {
     }
     planes_.push_back(plane);
   }
-  attached_ = true;
+  NoteAttached();
   thread_ = std::thread([this] { Loop(); });
   return absl::OkStatus();
 }
@@ -197,7 +197,7 @@ void StoreLink::Impl::Reattach() {
     return;
   }
   if (client_->store_writes_arena()) ledger_.StopRetaining();
-  attached_ = true;
+  NoteAttached();
   ++num_reattached_;
   spdlog::info("attached to the kv_store_service again; it knows {} sequences",
                ledger_.sequences().size());
@@ -485,6 +485,10 @@ void StoreLink::Release(uint64_t sequence_id) {
   operation.kind = LinkOperation::Kind::kRelease;
   operation.sequence_id = sequence_id;
   impl_->Enqueue(std::move(operation));
+}
+
+void StoreLink::FetchParts(std::vector<PartsOfExtent> wanted, PartsCallback callback) {
+  impl_->FetchParts(wanted, std::move(callback));
 }
 
 size_t StoreLink::num_pending() const { return impl_->num_pending(); }

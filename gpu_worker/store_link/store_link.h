@@ -135,6 +135,12 @@ class StoreLink {
   // nothing. Waits while the store is away; later Reserve() calls may still find the arena full.
   void Release(uint64_t sequence_id);
 
+  // Waits for parts of segments that Reserve() gave with Extent::part_bytes; see FetchParts in
+  // kv_store.proto. The callback, on a thread of gRPC, gets what the store says; UNAVAILABLE
+  // without a store. It may come before the call returns.
+  using PartsCallback = std::function<void(absl::StatusOr<std::vector<uint32_t>>)>;
+  void FetchParts(std::vector<PartsOfExtent> wanted, PartsCallback callback);
+
   // Number of calls that wait for the store or for another sequence; for metrics and tests.
   size_t num_pending() const;
   // Times that a store was found again; for metrics.

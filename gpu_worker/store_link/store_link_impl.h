@@ -23,6 +23,7 @@
 #include "common/shm/unique_fd.h"
 #include "gpu_worker/store_link/extent_ledger.h"
 #include "gpu_worker/store_link/link_operation.h"
+#include "gpu_worker/store_link/part_fetcher.h"
 #include "gpu_worker/store_link/store_client.h"
 #include "gpu_worker/store_link/store_link.h"
 
@@ -37,6 +38,16 @@ class StoreLink::Impl {
   absl::Status Connect();
 
   void Enqueue(LinkOperation operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FetchParts(const std::vector<PartsOfExtent>& wanted, PartsCallback callback)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    std::string token;
+    {
+      absl::MutexLock lock(&mutex_);
+      token = token_;
+    }
+    if (attached_) return fetcher_.Fetch(token, wanted, kPartsTimeout, std::move(callback));
+    callback(absl::UnavailableError("there is no kv_store_service"));
+  }
   void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(callback_mutex_);
   size_t num_pending() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -59,6 +70,13 @@ class StoreLink::Impl {
   }
 
  private:
+  static constexpr absl::Duration kPartsTimeout = absl::Minutes(1);
+
+  void NoteAttached() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    token_ = client_->token();
+    attached_ = true;
+  }
   void Loop();
   void WaitForWork();
   void WaitFor(absl::Duration duration);
@@ -106,12 +124,14 @@ class StoreLink::Impl {
   mutable absl::Mutex mutex_;
   std::deque<LinkOperation> queue_ ABSL_GUARDED_BY(mutex_);
   size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string token_ ABSL_GUARDED_BY(mutex_);                  // of the last attachment
   std::deque<LinkOperation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
 
   // Own synchronisation.
   std::atomic<bool> attached_{false};
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> num_reattached_{0};
+  PartFetcher fetcher_{options_.target};
   std::thread thread_;
 };
 

@@ -88,7 +88,7 @@ std::vector<BlockCache::Allocation> BlockCache::Allocations(const Sizes& sizes,
 }
 
 MemoryNeed BlockCache::MemoryOf(const Sizes& sizes, uint64_t arena_pages) {
-  size_t bytes = 0;
+  size_t bytes = AbsentPages::Bytes(arena_pages);
   for (const Allocation& allocation : Allocations(sizes, arena_pages)) bytes += allocation.bytes;
   return {MemoryPurpose::kBlockCache, bytes};
 }
@@ -104,6 +104,7 @@ absl::Status BlockCache::Allocate() {
     ASSIGN_OR_RETURN(this->*allocation.buffer,
                      device_.Allocate(allocation.bytes, MemoryPurpose::kBlockCache));
   }
+  ASSIGN_OR_RETURN(absent_, AbsentPages::Create(device_, stream_, plane_.arena_pages()));
   ASSIGN_OR_RETURN(host_control_, device_.AllocateHost(sizeof(LookupControl)));
   ASSIGN_OR_RETURN(host_cursors_, device_.AllocateHost((kMaxReleases + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(host_counts_, device_.AllocateHost(sizeof(Counts)));
@@ -152,7 +153,8 @@ BlockCacheView BlockCache::view() const {
           .log = {reinterpret_cast<LogEntry*>(device_plane_.device_data() + header.log_offset),
                   header.log_capacity},
           .log_head = &control->log_head,
-          .log_tail = &control->log_tail};
+          .log_tail = &control->log_tail,
+          .absent = absent_->view()};
 }
 
 BlockCacheCounters* BlockCache::counters() const {
@@ -162,6 +164,7 @@ BlockCacheCounters* BlockCache::counters() const {
 absl::Status BlockCache::BeginStep() {
   ++step_;
   plane_.worker_step().store(step_, std::memory_order_release);
+  RETURN_IF_ERROR(absent_->BeginStep(stream_));
   return WriteControl();
 }
 
@@ -382,8 +385,11 @@ absl::Status BlockCache::PublishStamps() {
 // A copy that is still under way takes the newer values, which is as good.
 absl::Status BlockCache::WriteControl() {
   LookupControl& image = host_control_.as<LookupControl>()[0];
-  const LookupControl control{step(), is_snapshot_running_ ? 1u : 0u};
-  if (control.step == image.step && control.is_closed == image.is_closed) return absl::OkStatus();
+  const LookupControl control{step(), is_snapshot_running_ ? 1u : 0u, absent_->any() ? 1u : 0u};
+  if (control.step == image.step && control.is_closed == image.is_closed &&
+      control.any_absent == image.any_absent) {
+    return absl::OkStatus();
+  }
   image = control;
   return device_.Upload(stream_, host_control_.bytes(),
                         control_.bytes().first(host_control_.size_bytes()));

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/ops/block_cache/block_cache_ops.h"
+#include "gpu_worker/wave_buffer/absent_pages.h"
 #include "gpu_worker/wave_buffer/cache_upkeep.h"
 
 namespace retroinfer {
@@ -82,6 +84,8 @@ class BlockCache {
   BlockCacheCounters* counters() const;  // device
   // The arena as the device sees it.
   DeviceSpan<std::byte> device_arena() const { return device_arena_; }
+  // Pages that look-ups do not find yet.
+  AbsentPages& absent() { return *absent_; }
   StepStamp step() const { return static_cast<StepStamp>(step_); }
 
   // Frees the slots of pages [first_page, first_page + num_pages), whose segment has ended, over
@@ -170,6 +174,7 @@ class BlockCache {
   DeviceBuffer lists_;     // of slots taken, each behind its head
   DeviceBuffer requests_;  // eviction requests, copied out of the ring
   DeviceBuffer cursors_;   // [kMaxReleases]: where releases, or a snapshot, have come to
+  std::optional<AbsentPages> absent_;  // set by Allocate()
 
   // Host images of these; unchanged while a copy may be under way.
   HostBuffer host_control_;

@@ -119,7 +119,9 @@ absl::Status ArenaSegments::TakeExtents(const DeclaredSequence& sequence,
     // sequences found cached is shared without one, too.
     const bool may_be_shared =
         known->key != nullptr || (known->committed() && i < sequence.num_cached);
-    const bool is_shared = may_be_shared && known->pages == extent.pages &&
+    // Pages of it may be missing: nobody else finds it, and those who had it keep it.
+    const bool is_partial = extent.part_bytes != 0 && known->part_bytes != 0;
+    const bool is_shared = (may_be_shared || is_partial) && known->pages == extent.pages &&
                            known->reserved_tokens == extent.reserved_tokens &&
                            known->token_begin == extent.token_begin;
     if (is_shared) continue;
@@ -150,7 +152,8 @@ absl::Status ArenaSegments::TakeExtent(const ExtentRecord& extent, const ReadIma
 absl::Status ArenaSegments::CheckImage(const ExtentRecord& extent, const ReadImages& images) const {
   if (!extent.committed()) {
     const uint32_t max_pages = MaxImagePages(geometry_, extent.reserved_tokens);
-    if (extent.pages.count == max_pages) return absl::OkStatus();
+    const bool fits = extent.part_bytes != 0 ? extent.pages.count < max_pages : false;
+    if (fits || extent.pages.count == max_pages) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
         "extent ", extent.id, " has ", extent.pages.count, " pages, needs ", max_pages));
   }

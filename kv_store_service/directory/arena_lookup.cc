@@ -23,7 +23,7 @@ bool IsWanted(const SegmentIdentity& committed, const SegmentIdentity& wanted) {
 
 std::optional<HeldSegment> LastOf(std::span<const ExtentRecord> cached) {
   if (cached.empty()) return std::nullopt;
-  const SegmentIdentity& identity = cached.back().key->identity;
+  const SegmentIdentity& identity = cached.back().found_as()->identity;
   return HeldSegment{identity.name, identity.provenance.has_value()};
 }
 
@@ -92,8 +92,11 @@ ArenaSegments::Found ArenaSegments::FindLeading(const ReserveRequest& request, b
       next = FindExact(wanted, token_begin);
       if (next == nullptr && waits) next = directory_.FindInProgress(wanted.identity->name);
     }
-    if (next != nullptr && next->key == nullptr) found.in_progress = next;
-    if (next == nullptr || next->key == nullptr) break;
+    const bool is_taken =
+        next != nullptr &&
+        (next->key != nullptr || (request.takes_partial && IsPartial(*next, wanted, token_begin)));
+    if (next != nullptr && !is_taken) found.in_progress = next;
+    if (!is_taken) break;
     found.cached.push_back(*next);
     token_begin += wanted.num_tokens;
   }
@@ -108,6 +111,14 @@ const ExtentRecord* ArenaSegments::FindExact(const SegmentWanted& wanted,
                      found->key->fingerprint == fingerprint_ &&
                      IsWanted(found->key->identity, *wanted.identity);
   return is_it ? found : nullptr;
+}
+
+bool ArenaSegments::IsPartial(const ExtentRecord& extent, const SegmentWanted& wanted,
+                              uint64_t token_begin) const {
+  return extent.partial != nullptr && extent.partial_begin == token_begin &&
+         extent.reserved_tokens == wanted.num_tokens &&
+         extent.partial->fingerprint == fingerprint_ &&
+         IsWanted(extent.partial->identity, *wanted.identity);
 }
 
 void ArenaSegments::NoteWanted(const SegmentIdentity& wanted, ExtentRecord* extent) {

@@ -282,6 +282,22 @@ absl::StatusOr<std::vector<ExtentRecord>> ArenaSegments::Commit(
   return records;
 }
 
+absl::Status ArenaSegments::MarkPartial(uint64_t sequence_id, const SegmentToCommit& segment,
+                                        const absl::StatusOr<SegmentImage>& image,
+                                        uint64_t image_pages, uint32_t part_bytes) {
+  RETURN_IF_ERROR(CheckCommit(sequence_id, std::span(&segment, 1)).status());
+  RETURN_IF_ERROR(image.status());
+  if (image->used_pages != image_pages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the image has ", image_pages, " pages, its header says ", image->used_pages));
+  }
+  auto key = std::make_shared<const SegmentKey>(SegmentKey{fingerprint_, *segment.identity});
+  const PageRun tail = directory_.MarkPartial(segment.extent_id, segment.token_begin,
+                                              image->used_pages, part_bytes, std::move(key));
+  if (tail.count > 0) allocator_.Free(tail);
+  return absl::OkStatus();
+}
+
 uint64_t ArenaSegments::Release(uint64_t sequence_id) {
   uint64_t freed = 0;
   for (const ExtentRecord& extent : directory_.RemoveSequence(sequence_id)) {

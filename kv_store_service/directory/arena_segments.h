@@ -146,6 +146,18 @@ class ArenaSegments {
                                                    std::span<const SegmentToCommit> segments,
                                                    ReadImages images);
 
+  // A segment that the store reads back has its index in its extent, and will have pages: checks
+  // what Commit() does, and lets requests that take partial segments find it.
+  //
+  // REQUIRES: the sequence is the store's own; segment.identity.
+  // Returns:  as ImagesToCommit(), and the error of `image`; INVALID_ARGUMENT if it has not
+  //           `image_pages`.
+  absl::Status MarkPartial(uint64_t sequence_id, const SegmentToCommit& segment,
+                           const absl::StatusOr<SegmentImage>& image, uint64_t image_pages,
+                           uint32_t part_bytes);
+  // The rest of a partial segment does not come: nobody finds it, or waits for it, any more.
+  void AbandonPartial(uint64_t extent_id) { directory_.AbandonWanted(extent_id); }
+
   // Frees all of a sequence that no other one uses, except named segments. Returns how many pages
   // that were; 0 if it is unknown.
   uint64_t Release(uint64_t sequence_id);
@@ -216,6 +228,9 @@ class ArenaSegments {
   Found FindLeading(const ReserveRequest& request, bool waits) const;
   // Returns the committed segment of just the wanted name, or nothing.
   const ExtentRecord* FindExact(const SegmentWanted& wanted, uint64_t token_begin) const;
+  // Whether an extent in progress will hold just the wanted segment, and has its index.
+  bool IsPartial(const ExtentRecord& extent, const SegmentWanted& wanted,
+                 uint64_t token_begin) const;
   static absl::Status InProgress(const common::SegmentName& name, const ExtentRecord& other,
                                  uint64_t sequence_id);
   // Plans extents for the segments behind the cached ones, of which fewer are left in `cached` if

@@ -19,7 +19,7 @@ absl::Status SegmentDirectory::AddSequence(uint64_t sequence_id,
                                            size_t num_shared) {
   for (size_t i = 0; i < extents.size(); ++i) {
     const bool shared = i < num_shared;
-    RI_CHECK(shared ? extents[i].key != nullptr : extents[i].sequence_id == sequence_id);
+    RI_CHECK(shared ? extents[i].found_as() != nullptr : extents[i].sequence_id == sequence_id);
     RI_CHECK(extents_.contains(extents[i].id) == shared);
   }
   return DeclareSequence(sequence_id, extents, num_shared);
@@ -166,6 +166,8 @@ PageRun SegmentDirectory::Commit(uint64_t extent_id, uint64_t token_begin, uint3
   const PageRun tail{extent.pages.first + num_pages, extent.pages.count - num_pages};
   extent.pages.count = num_pages;
   extent.token_begin = token_begin;
+  extent.partial = nullptr;
+  extent.part_bytes = 0;
   ++num_committed_;
   const auto owner = sequences_.find(extent.sequence_id);
   if (owner != sequences_.end()) owner->second.by_begin.emplace(token_begin, extent_id);
@@ -177,9 +179,23 @@ PageRun SegmentDirectory::Commit(uint64_t extent_id, uint64_t token_begin, uint3
   return tail;
 }
 
+PageRun SegmentDirectory::MarkPartial(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages,
+                                      uint32_t part_bytes, std::shared_ptr<const SegmentKey> key) {
+  ExtentRecord& extent = extents_.at(extent_id);
+  RI_CHECK(!extent.committed() && num_pages > 0 && num_pages <= extent.pages.count);
+  const PageRun tail{extent.pages.first + num_pages, extent.pages.count - num_pages};
+  extent.pages.count = num_pages;
+  extent.partial = std::move(key);
+  extent.partial_begin = token_begin;
+  extent.part_bytes = part_bytes;
+  return tail;
+}
+
 void SegmentDirectory::AbandonWanted(uint64_t extent_id) {
   const auto extent = extents_.find(extent_id);
-  if (extent == extents_.end() || extent->second.wanted == nullptr) return;
+  if (extent == extents_.end()) return;
+  extent->second.partial = nullptr;
+  if (extent->second.wanted == nullptr) return;
   const std::shared_ptr<const SegmentIdentity> wanted = std::move(extent->second.wanted);
   extent->second.wanted = nullptr;
   if (extent->second.committed()) return;

@@ -36,8 +36,15 @@ struct ExtentRecord {
   std::shared_ptr<const SegmentIdentity> wanted = nullptr;
   std::shared_ptr<const SegmentKey> key = nullptr;  // set: committed and found by its name
   uint64_t unreferenced_since = 0;  // order of release; of named ones without references
+  // Set while the store reads the pages of the segment, whose index is there: what the extent will
+  // hold. Requests that take such segments find it (ReserveRequest::takes_partial).
+  std::shared_ptr<const SegmentKey> partial = nullptr;
+  uint64_t partial_begin = 0;  // its first token
+  uint32_t part_bytes = 0;     // of its image's parts, which come one by one
 
   bool committed() const { return token_begin.has_value(); }
+  // What it is found as.
+  const SegmentKey* found_as() const { return key != nullptr ? key.get() : partial.get(); }
 };
 
 // Whether a segment or block is found as what follows its parent, besides by its name: generated
@@ -72,7 +79,8 @@ class SegmentDirectory {
   // Adds a sequence with its extents: references to the first `num_shared`, which are known and
   // named, then new ones, which it owns.
   //
-  // REQUIRES: the first `num_shared` are known and named; the others have this `sequence_id`.
+  // REQUIRES: the first `num_shared` are known and found_as() something; the others have this
+  //           `sequence_id`.
   // Returns:  ALREADY_EXISTS if the sequence is known; nothing has changed then.
   absl::Status AddSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
                            size_t num_shared = 0);
@@ -120,7 +128,15 @@ class SegmentDirectory {
   PageRun Commit(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages,
                  std::shared_ptr<const SegmentKey> key = nullptr);
 
-  // Lets others reserve the segment that the extent was reserved for, if it is known.
+  // Records that the extent has the index of the segment of `key` and keeps only its first
+  // `num_pages` pages; its pages come part by part. Returns the pages that it no longer has.
+  //
+  // REQUIRES: as Commit().
+  PageRun MarkPartial(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages,
+                      uint32_t part_bytes, std::shared_ptr<const SegmentKey> key);
+
+  // Lets others reserve the segment that the extent was reserved for, if it is known. Nobody finds
+  // it any more if it is partial.
   void AbandonWanted(uint64_t extent_id);
 
   // Forgets a sequence. Returns the extents that nothing references or finds any more, for the

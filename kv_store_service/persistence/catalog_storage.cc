@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
 
@@ -31,6 +32,24 @@ absl::StatusOr<ManifestRow> CatalogStorage::Require(const SegmentName& name) con
   auto row = catalog_.Find(name);
   if (!row.has_value()) return absl::NotFoundError(absl::StrCat("there is no ", Describe(name)));
   return *std::move(row);
+}
+
+absl::StatusOr<VerifyReport> CatalogStorage::VerifyImages(const ReadImage& read) const {
+  VerifyReport report;
+  std::vector<std::byte> image;
+  for (const ManifestRow& row : catalog_.List()) {
+    image.resize(row.record.image_bytes);
+    const absl::Status status = read(row, image);
+    if (absl::IsNotFound(status)) continue;
+    ++report.segments_checked;
+    report.bytes_checked += row.record.image_bytes;
+    if (absl::IsDataLoss(status)) {
+      report.corrupt.push_back(row.record.name);
+    } else {
+      RETURN_IF_ERROR(status);
+    }
+  }
+  return report;
 }
 
 void CatalogStorage::AddTotals(StorageStats* stats) const {

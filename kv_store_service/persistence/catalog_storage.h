@@ -1,7 +1,10 @@
 // The part of a segment storage that only needs its catalog.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +28,11 @@ class CatalogStorage : public SegmentStorage {
  protected:
   // Returns the row of a segment, or NOT_FOUND.
   absl::StatusOr<ManifestRow> Require(const SegmentName& name) const;
+
+  // Has `read` read and check each image. Segments for which it returns DATA_LOSS go into the
+  // report; those for which it returns NOT_FOUND were deleted meanwhile; other errors end it.
+  using ReadImage = std::function<absl::Status(const ManifestRow&, std::span<std::byte>)>;
+  absl::StatusOr<VerifyReport> VerifyImages(const ReadImage& read) const;
 
   // Sets the fields that the catalog knows.
   void AddTotals(StorageStats* stats) const;

@@ -28,8 +28,14 @@ constexpr int kKeptFreeBytes = 64 << 20;
 constexpr int kFlushAttempts = 100;
 constexpr absl::Duration kFlushRetryInterval = absl::Milliseconds(20);
 
-// Calls `work` for each item, on up to `max_threads` threads, until one fails. Damage is the more
-// important news: it takes the segment out of use.
+rocksdb::WriteOptions WithoutLog() {
+  rocksdb::WriteOptions options;
+  options.disableWAL = true;
+  return options;
+}
+
+}  // namespace
+
 absl::Status ForEachInParallel(const std::vector<uint32_t>& items, uint32_t max_threads,
                                const std::function<absl::Status(uint32_t)>& work) {
   std::atomic<size_t> next{0};
@@ -51,14 +57,6 @@ absl::Status ForEachInParallel(const std::vector<uint32_t>& items, uint32_t max_
   common::RunBeside(num_threads - 1, run);
   return error;
 }
-
-rocksdb::WriteOptions WithoutLog() {
-  rocksdb::WriteOptions options;
-  options.disableWAL = true;
-  return options;
-}
-
-}  // namespace
 
 absl::Status CheckChunkBytes(uint32_t chunk_bytes) {
   if (chunk_bytes >= kMinChunkBytes && chunk_bytes <= kMaxChunkBytes) return absl::OkStatus();

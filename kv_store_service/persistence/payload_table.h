@@ -21,7 +21,12 @@ void KeepReadBuffers();
 // INVALID_ARGUMENT unless payloads may be cut into chunks of this size: 4 KiB to 64 MiB.
 absl::Status CheckChunkBytes(uint32_t chunk_bytes);
 
-// Threads: Read() on any thread; the others one at a time.
+// Calls `work` for each item, on up to `max_threads` threads, until one fails. Damage is the more
+// important news: it takes the segment out of use.
+absl::Status ForEachInParallel(const std::vector<uint32_t>& items, uint32_t max_threads,
+                               const std::function<absl::Status(uint32_t)>& work);
+
+// Threads: Read() and ReadChunk() on any thread; the others one at a time.
 class PayloadTable {
  public:
   struct Chunks {
@@ -46,14 +51,19 @@ class PayloadTable {
   absl::Status Read(uint64_t payload_id, uint32_t chunk_bytes, std::span<const uint32_t> chunk_crcs,
                     std::span<std::byte> image);
 
+  // Reads one chunk into `chunk` and checks it; with `check_keys` also the database's own rows.
+  //
+  // REQUIRES: chunk.size() is that of the chunk.
+  // Returns:  as Read().
+  absl::Status ReadChunk(uint64_t payload_id, uint32_t chunk_index, uint32_t expected_crc,
+                         bool check_keys, std::span<std::byte> chunk);
+
   // Removes payloads and returns their room to the file system.
   absl::Status Remove(std::span<const Chunks> payloads);
 
  private:
   // Makes durable what was written; checks that nothing is left in memory.
   absl::Status Flush();
-  absl::Status ReadChunk(uint64_t payload_id, uint32_t chunk_index, uint32_t expected_crc,
-                         bool check_keys, std::span<std::byte> chunk);
 
   SegmentTables& tables_;
   const uint32_t read_threads_;

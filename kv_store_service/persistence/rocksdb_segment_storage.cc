@@ -25,6 +25,7 @@
 #include "kv_store_service/persistence/catalog_storage.h"
 #include "kv_store_service/persistence/folder_size.h"
 #include "kv_store_service/persistence/payload_table.h"
+#include "kv_store_service/persistence/placed_parts.h"
 #include "kv_store_service/persistence/row_witness.h"
 #include "kv_store_service/persistence/segment_catalog.h"
 #include "kv_store_service/persistence/segment_codec.h"
@@ -53,6 +54,7 @@ class RocksDbSegmentStorage final : public CatalogStorage {
                                      std::span<const int32_t> token_ids) override;
   absl::StatusOr<std::vector<int32_t>> ReadTokens(const SegmentName& name) override;
   absl::Status Read(const SegmentName& name, std::span<std::byte> image) override;
+  absl::StatusOr<std::unique_ptr<ImageParts>> OpenParts(const SegmentName& name) override;
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override;
   void Touch(std::span<const SegmentName> names, absl::Time when) override;
   absl::Status FlushTouches() override;
@@ -247,6 +249,7 @@ absl::Status RocksDbSegmentStorage::WriteSegment(const SegmentRecord& record,
 
   rocksdb::WriteBatch commit;
   AddSegmentRows(tables_.get(), index, &manifest, &commit);
+  AddPartsRow(tables_.get(), record.name, PartsOf(chunks.payload_id, image), &commit);
   RETURN_IF_ERROR(tables_->Write(&commit, /*sync=*/true));
   leftovers_.pop_back();
   catalog_.Insert(manifest);
@@ -325,6 +328,15 @@ absl::Status RocksDbSegmentStorage::Read(const SegmentName& name, std::span<std:
   ++stats_.reads_total;
   stats_.read_bytes_total += image.size();
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ImageParts>> RocksDbSegmentStorage::OpenParts(
+    const SegmentName& name) {
+  ASSIGN_OR_RETURN(const ManifestRow row, Require(name));
+  const PlacedParts::Database database = {tables_.get(), payloads_.get(), folder_->database_path()};
+  return PlacedParts::Open(database, row, [this, row](absl::Status status) {
+    return AfterRead(row, std::move(status));
+  });
 }
 
 absl::Status RocksDbSegmentStorage::RemovePayloads(std::vector<PayloadTable::Chunks> payloads) {
@@ -455,20 +467,10 @@ absl::StatusOr<size_t> RocksDbSegmentStorage::PurgeQuarantine() {
 }
 
 absl::StatusOr<VerifyReport> RocksDbSegmentStorage::VerifyAll() {
-  VerifyReport report;
-  std::vector<std::byte> image;
-  for (const ManifestRow& row : catalog_.List()) {
-    image.resize(row.record.image_bytes);
-    const absl::Status status = AfterRead(row, ReadImage(row, image));
-    if (absl::IsNotFound(status)) continue;  // deleted meanwhile
-    ++report.segments_checked;
-    report.bytes_checked += row.record.image_bytes;
-    if (absl::IsDataLoss(status)) {
-      report.corrupt.push_back(row.record.name);
-    } else {
-      RETURN_IF_ERROR(status);
-    }
-  }
+  ASSIGN_OR_RETURN(VerifyReport report,
+                   VerifyImages([this](const ManifestRow& row, std::span<std::byte> image) {
+                     return AfterRead(row, ReadImage(row, image));
+                   }));
   ASSIGN_OR_RETURN(report.damaged_contexts, CountDamagedContexts(tables_.get()));
   return report;
 }

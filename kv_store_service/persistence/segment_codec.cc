@@ -163,6 +163,8 @@ std::string ChunkKey(uint64_t payload_id, uint32_t chunk_index) {
   return BigEndian(payload_id, 8) + BigEndian(chunk_index, 4);
 }
 
+std::string PartsKey(const SegmentName& name) { return std::string(name.view()) + 'p'; }
+
 absl::StatusOr<uint64_t> ParsePayloadIdKey(std::string_view key) {
   if (key.size() != 8) return absl::DataLossError("a payload id does not have 8 bytes");
   uint64_t id = 0;
@@ -237,6 +239,25 @@ absl::StatusOr<IndexRow> DecodeIndex(std::string_view key, std::string_view valu
   row.token_ids = reader.GetList<int32_t>();
   row.chunk_crcs = reader.GetList<uint32_t>();
   if (!reader.Complete()) return Malformed();
+  return row;
+}
+
+std::string EncodeParts(const SegmentName& name, const PartsRow& row) {
+  return Writer(RowKind::kParts)
+      .Put(row.payload_id)
+      .Put(row.part_bytes)
+      .PutList(row.part_crcs)
+      .Seal(PartsKey(name));
+}
+
+absl::StatusOr<PartsRow> DecodeParts(std::string_view key, std::string_view value) {
+  ASSIGN_OR_RETURN(const std::string_view body, Unseal(RowKind::kParts, key, value));
+  Reader reader(body);
+  PartsRow row;
+  row.payload_id = reader.Get<uint64_t>();
+  row.part_bytes = reader.Get<uint32_t>();
+  row.part_crcs = reader.GetList<uint32_t>();
+  if (!reader.Complete() || row.part_bytes == 0) return Malformed();
   return row;
 }
 

@@ -16,6 +16,8 @@
 //               u32 CRC-32C of the index row; of generated KV, which is a kind of its own, then
 //               made_by[32] sources[32] text[32]
 //   index       list of i32 token ids, list of u32 CRC-32C of the chunks of the payload
+//   parts       u64 payload_id  u32 part_bytes, list of u32 CRC-32C of the parts of the payload;
+//               in the index table, under the key name[32] 'p'
 //   context     string name, salt_hash[32] root[32], list of name[32], list of i32 sink token ids,
 //               u64 num_tokens  u32 pinned  i64 created  i64 expires (INT64_MAX: never)
 //   usage       i64 last use
@@ -44,6 +46,7 @@ enum class RowKind : uint32_t {
   kManifest = 0x314d5352,    // "RSM1"
   kGenerated = 0x31475352,   // "RSG1": a manifest row of generated KV
   kIndex = 0x31495352,       // "RSI1"
+  kParts = 0x31445352,       // "RSD1"
   kContext = 0x31435352,     // "RSC1"
   kUsage = 0x31555352,       // "RSU1"
   kPending = 0x31505352,     // "RSP1"
@@ -64,6 +67,13 @@ struct IndexRow {
   std::vector<uint32_t> chunk_crcs;
 };
 
+// Checksums of smaller pieces than chunks, for reads of some of them. A segment may have none.
+struct PartsRow {
+  uint64_t payload_id = 0;
+  uint32_t part_bytes = 0;
+  std::vector<uint32_t> part_crcs;
+};
+
 struct QuarantineRow {
   SegmentName name;
   uint64_t payload_id = 0;
@@ -75,12 +85,14 @@ struct QuarantineRow {
 std::string ContextKey(const Hash256& salt_hash, std::string_view context_name);
 std::string PayloadIdKey(uint64_t payload_id);
 std::string ChunkKey(uint64_t payload_id, uint32_t chunk_index);
+std::string PartsKey(const SegmentName& name);
 
 // Return the number in a key of PayloadIdKey(), or DATA_LOSS.
 absl::StatusOr<uint64_t> ParsePayloadIdKey(std::string_view key);
 
 std::string EncodeManifest(const ManifestRow& row);
 std::string EncodeIndex(const SegmentName& name, const IndexRow& row);
+std::string EncodeParts(const SegmentName& name, const PartsRow& row);
 std::string EncodeContext(const ContextRecord& context);
 std::string EncodeUsage(const SegmentName& name, absl::Time last_use);
 std::string EncodePending(uint64_t payload_id, uint64_t num_chunks);
@@ -89,6 +101,7 @@ std::string EncodeQuarantine(const QuarantineRow& row);
 // Return DATA_LOSS with what is wrong unless `value` is an intact row of its kind for `key`.
 absl::StatusOr<ManifestRow> DecodeManifest(std::string_view key, std::string_view value);
 absl::StatusOr<IndexRow> DecodeIndex(std::string_view key, std::string_view value);
+absl::StatusOr<PartsRow> DecodeParts(std::string_view key, std::string_view value);
 absl::StatusOr<ContextRecord> DecodeContext(std::string_view key, std::string_view value);
 absl::StatusOr<absl::Time> DecodeUsage(std::string_view key, std::string_view value);
 absl::StatusOr<uint64_t> DecodePending(std::string_view key, std::string_view value);

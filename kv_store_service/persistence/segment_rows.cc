@@ -28,10 +28,16 @@ void AddSegmentRows(SegmentTables* tables, const IndexRow& index, ManifestRow* m
   RemovePendingRow(tables, manifest->payload_id, batch);
 }
 
+void AddPartsRow(SegmentTables* tables, const SegmentName& name, const PartsRow& parts,
+                 rocksdb::WriteBatch* batch) {
+  batch->Put(tables->handle(Table::kIndex), PartsKey(name), EncodeParts(name, parts));
+}
+
 void RemoveSegmentRows(SegmentTables* tables, const SegmentName& name, rocksdb::WriteBatch* batch) {
   for (Table table : {Table::kManifest, Table::kIndex, Table::kUsage}) {
     batch->Delete(tables->handle(table), ToSlice(name.view()));
   }
+  batch->Delete(tables->handle(Table::kIndex), PartsKey(name));
 }
 
 void AddPendingRow(SegmentTables* tables, uint64_t payload_id, uint64_t num_chunks,
@@ -73,6 +79,22 @@ absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& 
     return absl::DataLossError("the index row does not fit the manifest");
   }
   return index;
+}
+
+std::optional<PartsRow> LoadPartsRow(SegmentTables* tables, const ManifestRow& manifest) {
+  const std::string key = PartsKey(manifest.record.name);
+  const auto value = tables->Get(Table::kIndex, key);
+  if (!value.ok()) return std::nullopt;
+  auto parts = DecodeParts(key, *value);
+  if (!parts.ok() || parts->payload_id != manifest.payload_id ||
+      manifest.chunk_bytes % parts->part_bytes != 0) {
+    return std::nullopt;
+  }
+  const uint64_t bytes = manifest.record.image_bytes;
+  if (parts->part_crcs.size() != (bytes + parts->part_bytes - 1) / parts->part_bytes) {
+    return std::nullopt;
+  }
+  return *std::move(parts);
 }
 
 absl::StatusOr<uint64_t> CountDamagedContexts(SegmentTables* tables) {

@@ -4,6 +4,7 @@
 #include <rocksdb/write_batch.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -19,6 +20,10 @@ namespace retroinfer::kvstore {
 // its payload's pending row. Sets manifest->index_crc.
 void AddSegmentRows(SegmentTables* tables, const IndexRow& index, ManifestRow* manifest,
                     rocksdb::WriteBatch* batch);
+
+// Adds to `batch` the checksums of the parts of a segment's image.
+void AddPartsRow(SegmentTables* tables, const SegmentName& name, const PartsRow& parts,
+                 rocksdb::WriteBatch* batch);
 
 // Adds to `batch` what makes a segment vanish. Its payload is another matter.
 void RemoveSegmentRows(SegmentTables* tables, const SegmentName& name, rocksdb::WriteBatch* batch);
@@ -36,6 +41,10 @@ void AddUsageRows(SegmentTables* tables, std::span<const SegmentCatalog::Use> us
 
 // Reads the index row of a segment. DATA_LOSS unless it is the one that the manifest names.
 absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& manifest);
+
+// Reads the checksums of the parts of a segment's image; nothing if there are none, or not those of
+// the manifest's payload: segments that earlier versions wrote have none.
+std::optional<PartsRow> LoadPartsRow(SegmentTables* tables, const ManifestRow& manifest);
 
 // Returns how many rows of contexts cannot be decoded.
 absl::StatusOr<uint64_t> CountDamagedContexts(SegmentTables* tables);

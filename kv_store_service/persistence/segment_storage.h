@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/hash/segment_name.h"
+#include "kv_store_service/persistence/image_parts.h"
 
 namespace retroinfer::kvstore {
 
@@ -148,6 +150,10 @@ class SegmentStorage {
   // Returns:  NOT_FOUND; DATA_LOSS if a check failed: the segment is in quarantine now. After an
   //           error the bytes of `image` are unspecified.
   virtual absl::Status Read(const SegmentName& name, std::span<std::byte> image) = 0;
+
+  // Returns what reads the image of a segment in parts; null where it can only be read as a whole.
+  // NOT_FOUND. REQUIRES: the storage outlives what is returned.
+  virtual absl::StatusOr<std::unique_ptr<ImageParts>> OpenParts(const SegmentName& name) = 0;
 
   // Removes segments and gives their room on the disk back before it returns. Names that do not
   // exist are skipped. Returns the number removed.

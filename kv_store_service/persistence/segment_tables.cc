@@ -10,6 +10,7 @@
 
 #include "common/files/regular_file.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/persistence/chunk_places.h"
 #include "kv_store_service/persistence/rocksdb_log.h"
 #include "kv_store_service/persistence/rocksdb_status.h"
 
@@ -67,6 +68,7 @@ rocksdb::ColumnFamilyOptions TableOptions(Table table, const SegmentTablesOption
     family.blob_file_size = kBlobFileBytes;
     family.blob_compression_type = rocksdb::kNoCompression;
     family.enable_blob_garbage_collection = false;
+    family.table_properties_collector_factories.push_back(MakePlaceCollectorFactory());
   }
   return family;
 }

@@ -20,6 +20,9 @@ using common::ToGrpcStatus;
 
 constexpr uint32_t kListDefault = 1000;
 constexpr uint32_t kListMax = 10000;
+constexpr int kRunNumbersMax = 1 << 20;
+constexpr int kExtentsOfFetchMax = 65536;
+constexpr uint64_t kPartsOfFetchMax = 1 << 26;
 
 absl::StatusOr<KvGeometry> FromProto(const v1::KvGeometry& proto) {
   ASSIGN_OR_RETURN(const KvFormat format, KvFormatOfNumber(proto.kv_format()));
@@ -49,6 +52,7 @@ void ToProto(const ExtentRecord& record, v1::Extent* proto) {
   proto->set_extent_id(record.id);
   proto->set_first_page(record.pages.first);
   proto->set_num_pages(record.pages.count);
+  proto->set_part_bytes(record.part_bytes);
 }
 
 // An empty hash: not set.
@@ -128,6 +132,7 @@ absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto)
   }
   ReserveRequest request{.sequence_id = proto.sequence_id()};
   request.cached_only = proto.cached_only();
+  request.takes_partial = proto.takes_partial();
   if (proto.token_begin() != 0) request.token_begin = proto.token_begin();
   ASSIGN_OR_RETURN(request.made_by, OptionalHash(proto.made_by()));
   if (proto.has_rows()) {
@@ -156,6 +161,7 @@ ExtentRecord FromProto(const v1::DeclaredExtent& proto, uint64_t sequence_id) {
   record.pages = {proto.extent().first_page(), proto.extent().num_pages()};
   record.sequence_id = sequence_id;
   record.reserved_tokens = proto.reserved_tokens();
+  record.part_bytes = proto.extent().part_bytes();
   if (proto.has_token_begin()) record.token_begin = proto.token_begin();
   return record;
 }
@@ -173,6 +179,7 @@ std::unique_ptr<grpc::Service> KvStoreRpc::Bounded() {
   service->Add("AttachWorker", &KvStoreRpc::AttachWorker);
   service->Add("DetachWorker", &KvStoreRpc::DetachWorker);
   service->Add("ReserveExtents", &KvStoreRpc::ReserveExtents);
+  service->Add("FetchParts", &KvStoreRpc::FetchParts);
   service->Add("CommitSegments", &KvStoreRpc::CommitSegments);
   service->Add("ReleaseSequence", &KvStoreRpc::ReleaseSequence);
   service->Add("DeclareSegments", &KvStoreRpc::DeclareSegments);
@@ -229,6 +236,32 @@ grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
       extent->set_generated_name(std::string(record.key->identity.name.view()));
     }
   }
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::FetchParts(grpc::ServerContext*, const v1::FetchPartsRequest* request,
+                                    v1::FetchPartsResponse* response) {
+  std::vector<PartsOfExtent> wanted;
+  int num_runs = 0;
+  uint64_t num_parts = 0;
+  for (const v1::WantedParts& parts : request->wanted()) {
+    num_runs += parts.runs_size();
+    if (parts.runs_size() % 2 != 0 || num_runs > kRunNumbersMax ||
+        request->wanted_size() > kExtentsOfFetchMax) {
+      return ToGrpcStatus(absl::InvalidArgumentError(
+          absl::StrCat("a run of parts is two numbers, at most ", kRunNumbersMax, " of ",
+                       kExtentsOfFetchMax, " extents")));
+    }
+    for (int i = 1; i < parts.runs_size(); i += 2) num_parts += parts.runs(i);
+    if (num_parts > kPartsOfFetchMax) {
+      return ToGrpcStatus(absl::InvalidArgumentError(
+          absl::StrCat("more than ", kPartsOfFetchMax, " parts in one call")));
+    }
+    wanted.push_back({parts.extent_id(), {parts.runs().begin(), parts.runs().end()}});
+  }
+  const auto there = store_->reservations().FetchParts(request->attach_token(), wanted);
+  if (!there.ok()) return ToGrpcStatus(there.status());
+  response->mutable_there_until()->Add(there->begin(), there->end());
   return grpc::Status::OK;
 }
 

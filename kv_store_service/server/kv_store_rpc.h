@@ -29,6 +29,8 @@ class KvStoreRpc final : public v1::KvStoreService::Service {
   grpc::Status ReserveExtents(grpc::ServerContext* context,
                               const v1::ReserveExtentsRequest* request,
                               v1::ReserveExtentsResponse* response) override;
+  grpc::Status FetchParts(grpc::ServerContext* context, const v1::FetchPartsRequest* request,
+                          v1::FetchPartsResponse* response) override;
   grpc::Status CommitSegments(grpc::ServerContext* context,
                               const v1::CommitSegmentsRequest* request,
                               v1::CommitSegmentsResponse* response) override;

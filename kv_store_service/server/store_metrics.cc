@@ -101,6 +101,24 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
   update_id_ = metrics_->OnScrape([this] { Update(); });
 }
 
+// Of segments that come in parts, their indexes first.
+void StoreMetrics::AddParts() {
+  using D = const DurableTier::Stats&;
+  const auto of = [](double (*value)(D)) {
+    return [value](const StoreStats& s) { return s.durable.has_value() ? value(*s.durable) : 0.0; };
+  };
+  AddCounter("durable_index_bytes_total", "Bytes of indexes that were read before their segments",
+             of([](D d) { return double(d.index_bytes_total); }));
+  AddCounter("durable_asked_bytes_total", "Bytes of such segments that steps asked for",
+             of([](D d) { return double(d.asked_bytes_total); }));
+  AddCounter("durable_behind_bytes_total", "Bytes of such segments that were read behind these",
+             of([](D d) { return double(d.behind_bytes_total); }));
+  AddCounter("durable_part_requests_total", "Requests of the worker for parts of segments",
+             of([](D d) { return double(d.part_requests_total); }));
+  AddCounter("durable_part_request_seconds_total", "Time that these requests took",
+             of([](D d) { return d.part_request_seconds_total; }));
+}
+
 void StoreMetrics::AddDurable() {
   using D = const DurableTier::Stats&;
   const auto of = [](double (*value)(D)) {
@@ -146,6 +164,7 @@ void StoreMetrics::AddDurable() {
              of([](D d) { return d.restore_seconds_total; }));
   AddCounter("durable_restore_failures_total", "Segments that could not be read back",
              of([](D d) { return double(d.restore_failures_total); }));
+  AddParts();
   AddCounter("durable_corrupt_total", "Records and images on disk that failed a check",
              of([](D d) { return double(d.storage.corrupt_total); }));
   AddGauge("contexts", "Contexts that have a name",

@@ -39,6 +39,7 @@ class StoreMetrics {
   void AddCounter(const char* name, const char* help, Value value,
                   const common::Metrics::Labels& labels = {});
   void AddDurable();
+  void AddParts();
   void AddTierStates();
   void AddRank(size_t rank);
   void Update();

@@ -20,8 +20,12 @@ bool ContextSegments::IsReferenced(const SegmentName& name) const {
   absl::MutexLock lock(&state_.mutex);
   if (state_.pins.IsPinnedForSave(name, common::SteadyNow())) return true;
   if (state_.current.segments == nullptr) return false;
-  const ExtentRecord* segment = state_.current.segments->directory().FindNamed(name);
-  return segment != nullptr && segment->references > 0;
+  const SegmentDirectory& directory = state_.current.segments->directory();
+  const ExtentRecord* segment = directory.FindNamed(name);
+  if (segment != nullptr && segment->references > 0) return true;
+  // Of a partial one the rest is still on the disk alone.
+  const ExtentRecord* partial = directory.FindInProgress(name);
+  return partial != nullptr && partial->partial != nullptr;
 }
 
 std::vector<uint64_t> ContextSegments::PagesInArena(std::span<const SegmentName> names) const {

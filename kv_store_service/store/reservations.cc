@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "kv_store_service/directory/image_reading.h"
 
@@ -34,6 +35,41 @@ absl::StatusOr<Reservation> Reservations::Reserve(const std::string& token, uint
   }
   if (state_.bridge != nullptr) state_.bridge->Submit(std::move(prepared));
   return reservation;
+}
+
+absl::StatusOr<std::vector<uint32_t>> Reservations::FetchParts(
+    const std::string& token, std::span<const PartsOfExtent> wanted) {
+  std::vector<DurableTier::PartsWanted> parts;
+  std::vector<std::shared_ptr<PartialImage>> images;  // of `wanted`; null: it is whole
+  // Held while parts are read without the lock, as in Commit().
+  SegmentsOfArena began_with;
+  {
+    absl::MutexLock lock(&state_.mutex);
+    RETURN_IF_ERROR(state_.lease.CheckToken(token));
+    began_with = state_.current;
+    for (const PartsOfExtent& of : wanted) {
+      const ExtentRecord* extent = began_with.segments->directory().FindExtent(of.extent_id);
+      if (extent == nullptr) {
+        return absl::NotFoundError(absl::StrCat("there is no extent ", of.extent_id));
+      }
+      images.push_back(
+          state_.bridge == nullptr ? nullptr : state_.bridge->PartialOf(began_with, of.extent_id));
+      if (images.back() != nullptr) {
+        parts.push_back({images.back(), TierBridge::RunsOf(of.runs)});
+      } else if (!extent->committed()) {
+        return absl::AbortedError(
+            absl::StrCat("the segment of extent ", of.extent_id, " is not read any more"));
+      }
+    }
+  }
+  if (!parts.empty()) RETURN_IF_ERROR(state_.bridge->Fetch(parts));
+  std::vector<uint32_t> there;
+  for (const auto& image : images) {
+    there.push_back(image == nullptr || image->there_until() == image->num_parts()
+                        ? kAllParts
+                        : image->there_until());
+  }
+  return there;
 }
 
 absl::StatusOr<std::vector<ExtentRecord>> Reservations::Commit(

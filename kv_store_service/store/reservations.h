@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/kv/extent.h"
 #include "kv_store_service/directory/arena_segments.h"
 #include "kv_store_service/store/store_state.h"
 #include "kv_store_service/store/store_stats.h"
@@ -28,6 +29,11 @@ class Reservations {
   // request would find there.
   absl::StatusOr<Reservation> Reserve(const std::string& token, uint64_t call_number,
                                       const ReserveRequest& request, bool compute_anyway = false)
+      ABSL_LOCKS_EXCLUDED(state_.mutex);
+  // Waits for parts of partial segments. Returns for each element how many parts from the first on
+  // are there besides; kAllParts of a segment that is whole.
+  absl::StatusOr<std::vector<uint32_t>> FetchParts(const std::string& token,
+                                                   std::span<const PartsOfExtent> wanted)
       ABSL_LOCKS_EXCLUDED(state_.mutex);
   // Commits segments whose bytes the worker has written, and hands the named ones to the disk.
   absl::StatusOr<std::vector<ExtentRecord>> Commit(const std::string& token, uint64_t call_number,

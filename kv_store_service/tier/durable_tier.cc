@@ -3,7 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
+#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -11,12 +13,18 @@
 #include "absl/time/clock.h"
 #include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/persistence/payload_table.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
 // How often uses are written and limits are looked after while nothing happens.
 constexpr absl::Duration kHousekeeping = absl::Seconds(30);
+
+// Of what comes behind, read at a time: what is asked for waits for it.
+constexpr uint32_t kPieceBytes = 4u << 20;
+// Segments of a request for parts that are read at a time, each with several threads.
+constexpr uint32_t kFetchesAtOnce = 4;
 
 // A shorter time to live is looked after twice within it, so that it lasts half as long again at
 // most.
@@ -125,61 +133,223 @@ bool DurableTier::Drain(absl::Duration timeout) {
 
 void DurableTier::Run() {
   while (true) {
-    RestoreJob job;
-    bool idle;
-    bool stopping;
-    std::function<void()> when_idle;
+    std::optional<RestoreJob> job;
+    bool timed_out, stopping;
     {
       absl::MutexLock lock(&mutex_);
-      idle = !mutex_.AwaitWithTimeout(absl::Condition(this, &DurableTier::WorkOrStop),
-                                      HousekeepingInterval(options_.limits));
+      timed_out = !mutex_.AwaitWithTimeout(absl::Condition(this, &DurableTier::WorkOrStop),
+                                           HousekeepingInterval(options_.limits));
       stopping = stopping_;
-      when_idle = when_idle_;
-      if (!idle && jobs_.empty()) return;
-      if (!idle) {
+      if (!jobs_.empty()) {
         job = std::move(jobs_.front());
         jobs_.pop_front();
       }
     }
-    if (idle) {
-      if (when_idle != nullptr) when_idle();
-      absl::Status status = storage_->FlushTouches();
-      status.Update(budget_.MakeRoom(0, Hash256{}, absl::Now()));
-      if (!status.ok()) spdlog::warn("durable segments: {}", std::string(status.message()));
-      continue;
+    if (job.has_value()) {
+      stopping ? End(*job) : RunJob(*std::move(job));
+    } else if (!rests_.empty() && (stopping || !timed_out)) {
+      if (stopping || RunRest(rests_.front())) EndRest();
+    } else if (stopping) {
+      return;
+    } else {
+      TendFolder();
     }
-    if (!stopping) RunJob(job);
-    job.done();
-    absl::MutexLock lock(&mutex_);
-    --num_jobs_;
   }
 }
 
-void DurableTier::RunJob(RestoreJob& job) {
+void DurableTier::TendFolder() {
+  std::function<void()> when_idle;
+  {
+    absl::MutexLock lock(&mutex_);
+    when_idle = when_idle_;
+  }
+  if (when_idle != nullptr) when_idle();
+  absl::Status status = storage_->FlushTouches();
+  status.Update(budget_.MakeRoom(0, Hash256{}, absl::Now()));
+  if (!status.ok()) spdlog::warn("durable segments: {}", std::string(status.message()));
+}
+
+void DurableTier::End(RestoreJob& job) {
+  job.done();
+  absl::MutexLock lock(&mutex_);
+  --num_jobs_;
+}
+
+void DurableTier::EndRest() {
+  Rest& rest = rests_.front();
+  for (const std::shared_ptr<PartialImage>& image : rest.images) {
+    if (image != nullptr) image->Close(absl::AbortedError("the rest of it is not read any more"));
+  }
+  End(rest.job);
+  rests_.pop_front();
+  absl::MutexLock lock(&mutex_);
+  --num_rests_;
+}
+
+// The segment was evicted from the disk since it was found: no failure of the disk.
+void DurableTier::NoteDeleted(const absl::Status& status) {
+  spdlog::info("durable segments: {} any more; it is computed afresh",
+               std::string(status.message()));
+}
+
+void DurableTier::NoteFailure(const SegmentName& name, const absl::Status& status,
+                              absl::Time begun) {
+  absl::MutexLock lock(&mutex_);
+  ++failures_;
+  std::erase_if(failed_, [begun](const auto& failed) { return failed.second <= begun; });
+  failed_[name] = common::SteadyNow() + options_.retry_after;
+  spdlog::error("durable segments: could not restore segment {}: {}; it is computed afresh",
+                name.ToHex().substr(0, 16), std::string(status.message()));
+}
+
+void DurableTier::RunJob(RestoreJob job) {
+  const auto is_in_parts = [](const SegmentToRead& segment) { return segment.index_bytes != 0; };
+  if (std::ranges::all_of(job.segments, is_in_parts)) {
+    rests_.push_back(ReadIndexes(std::move(job)));
+    absl::MutexLock lock(&mutex_);
+    ++num_rests_;
+    return;
+  }
   for (size_t i = 0; i < job.segments.size(); ++i) {
-    const absl::Time begin = common::SteadyNow();
+    const absl::Time begun = common::SteadyNow();
     std::vector<int32_t> token_ids;
     absl::Status status = ReadOne(job.segments[i], &token_ids);
     if (absl::IsNotFound(status)) {
-      // The segment was evicted from the disk since it was found: no failure of the disk.
-      spdlog::info("durable segments: {} any more; it is computed afresh",
-                   std::string(status.message()));
-      return;
+      NoteDeleted(status);
+      break;
     }
     if (status.ok()) status = HandOver(job, i, std::move(token_ids));
-    absl::MutexLock lock(&mutex_);
     if (!status.ok()) {
-      ++failures_;
-      std::erase_if(failed_, [begin](const auto& failed) { return failed.second <= begin; });
-      failed_[job.segments[i].name] = common::SteadyNow() + options_.retry_after;
-      spdlog::error("durable segments: could not restore segment {}: {}; it is computed afresh",
-                    job.segments[i].name.ToHex().substr(0, 16), std::string(status.message()));
-      return;
+      NoteFailure(job.segments[i].name, status, begun);
+      break;
     }
+    absl::MutexLock lock(&mutex_);
     ++restored_;
     restored_bytes_ += job.segments[i].image.size();
-    restore_seconds_ += absl::ToDoubleSeconds(common::SteadyNow() - begin);
+    restore_seconds_ += absl::ToDoubleSeconds(common::SteadyNow() - begun);
   }
+  End(job);
+}
+
+DurableTier::Rest DurableTier::ReadIndexes(RestoreJob job) {
+  Rest rest;
+  {
+    absl::MutexLock lock(&mutex_);
+    rest.num_drops = num_drops_;
+  }
+  for (size_t i = 0; i < job.segments.size(); ++i) {
+    const absl::Time begun = common::SteadyNow();
+    std::shared_ptr<PartialImage> image;
+    const absl::Status status = ReadIndex(job, i, &image);
+    if (!status.ok()) {
+      absl::IsNotFound(status) ? NoteDeleted(status)
+                               : NoteFailure(job.segments[i].name, status, begun);
+      if (image != nullptr) image->Close(status);
+      // What follows a segment that is computed afresh is computed, too.
+      for (size_t lost = i; lost < job.segments.size(); ++lost) job.on_lost(lost);
+      job.segments.resize(i);
+      break;
+    }
+    rest.images.push_back(std::move(image));
+    absl::MutexLock lock(&mutex_);
+    restore_seconds_ += absl::ToDoubleSeconds(common::SteadyNow() - begun);
+  }
+  rest.job = std::move(job);
+  return rest;
+}
+
+// Where the disk has an image that can only be read as a whole, `image` stays null, and all of the
+// segment is read.
+absl::Status DurableTier::ReadIndex(RestoreJob& job, size_t index,
+                                    std::shared_ptr<PartialImage>* image) {
+  const SegmentToRead& segment = job.segments[index];
+  ASSIGN_OR_RETURN(std::unique_ptr<ImageParts> parts, storage_->OpenParts(segment.name));
+  uint64_t bytes = 0;
+  if (parts == nullptr) {
+    std::vector<int32_t> token_ids;
+    RETURN_IF_ERROR(ReadOne(segment, &token_ids));
+    RETURN_IF_ERROR(HandOver(job, index, std::move(token_ids)));
+    absl::MutexLock lock(&mutex_);
+    ++restored_;
+    restored_bytes_ += segment.image.size();
+    return absl::OkStatus();
+  }
+  if (parts->image_bytes() != segment.image.size() || segment.index_bytes > segment.image.size()) {
+    return absl::InvalidArgumentError("its image has another size than its record says");
+  }
+  const auto num_parts =
+      static_cast<uint32_t>((segment.index_bytes + parts->part_bytes() - 1) / parts->part_bytes());
+  *image = std::make_shared<PartialImage>(std::move(parts), segment.image);
+  RETURN_IF_ERROR((*image)->Fetch(std::vector<PartRun>{{0, num_parts}}, &bytes));
+  absl::Status status = job.on_index(index, *image);
+  if (absl::IsInvalidArgument(status)) {
+    status.Update(storage_->Quarantine(segment.name, std::string(status.message())));
+  }
+  absl::MutexLock lock(&mutex_);
+  index_bytes_ += bytes;
+  return status;
+}
+
+bool DurableTier::IsDropped(const Rest& rest) {
+  absl::MutexLock lock(&mutex_);
+  return num_drops_ != rest.num_drops;
+}
+
+bool DurableTier::RunRest(Rest& rest) {
+  while (rest.next < rest.images.size() && rest.images[rest.next] == nullptr) ++rest.next;
+  if (rest.next == rest.images.size() || IsDropped(rest)) return true;
+  const size_t index = rest.next;
+  PartialImage& image = *rest.images[index];
+  const SegmentName& name = rest.job.segments[index].name;
+  const absl::Time begun = common::SteadyNow();
+  uint64_t bytes = 0;
+  const absl::StatusOr<bool> is_whole =
+      image.FetchNext(std::max(1u, kPieceBytes / image.part_bytes()), &bytes);
+  absl::Status status = is_whole.status();
+  if (status.ok() && *is_whole) status = HandOver(rest.job, index, image.token_ids());
+  if (!status.ok()) {
+    absl::IsNotFound(is_whole.status()) ? NoteDeleted(status) : NoteFailure(name, status, begun);
+    image.Close(status);
+    rest.job.on_lost(index);
+  }
+  const bool is_done = !status.ok() || *is_whole;
+  rest.next += is_done ? 1 : 0;
+  absl::MutexLock lock(&mutex_);
+  behind_bytes_ += bytes;
+  restore_seconds_ += absl::ToDoubleSeconds(common::SteadyNow() - begun);
+  if (status.ok() && is_done) {
+    ++restored_;
+    restored_bytes_ += rest.job.segments[index].image.size();
+  }
+  return false;
+}
+
+absl::Status DurableTier::Fetch(std::span<const PartsWanted> wanted) {
+  const absl::Time begun = common::SteadyNow();
+  {
+    absl::MutexLock lock(&mutex_);
+    ++num_fetches_;
+  }
+  std::atomic<uint64_t> bytes{0};
+  std::vector<uint32_t> items(wanted.size());
+  std::iota(items.begin(), items.end(), 0);
+  const absl::Status status = ForEachInParallel(items, kFetchesAtOnce, [&](uint32_t item) {
+    uint64_t of_image = 0;
+    const absl::Status fetched = wanted[item].image->Fetch(wanted[item].runs, &of_image);
+    bytes += of_image;
+    return fetched;
+  });
+  absl::MutexLock lock(&mutex_);
+  --num_fetches_;
+  ++part_requests_;
+  asked_bytes_ += bytes;
+  part_request_seconds_ += absl::ToDoubleSeconds(common::SteadyNow() - begun);
+  return status;
+}
+
+void DurableTier::DropRests() {
+  absl::MutexLock lock(&mutex_);
+  ++num_drops_;
 }
 
 absl::Status DurableTier::ReadOne(const SegmentToRead& segment, std::vector<int32_t>* token_ids) {
@@ -222,6 +392,11 @@ DurableTier::Stats DurableTier::stats() {
   stats.restored_bytes_total = restored_bytes_;
   stats.restore_failures_total = failures_;
   stats.restore_seconds_total = restore_seconds_;
+  stats.index_bytes_total = index_bytes_;
+  stats.asked_bytes_total = asked_bytes_;
+  stats.behind_bytes_total = behind_bytes_;
+  stats.part_requests_total = part_requests_;
+  stats.part_request_seconds_total = part_request_seconds_;
   return stats;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "kv_store_service/persistence/persister.h"
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "kv_store_service/persistence/segment_storage.h"
+#include "kv_store_service/tier/partial_image.h"
 
 namespace retroinfer::kvstore {
 
@@ -43,11 +45,20 @@ struct DurableTierOptions {
 struct SegmentToRead {
   SegmentName name;
   std::span<std::byte> image;  // of the record's size
+  // Not 0: so many bytes of the image, its index, come first; those of all segments of the job
+  // before the rest of any.
+  uint64_t index_bytes = 0;
 };
 
 // Consecutive segments of one prefix.
 struct RestoreJob {
   std::vector<SegmentToRead> segments;
+  // Called in order for each segment whose index has been read and fits its checksums, if it is to
+  // come first; not where the disk has an image that can only be read as a whole. Errors as below.
+  absl::AnyInvocable<absl::Status(size_t, const std::shared_ptr<PartialImage>&)> on_index;
+  // Called for each segment that will not be read: its own read or that of one before has failed.
+  // Only where indexes come first.
+  absl::AnyInvocable<void(size_t)> on_lost;
   // Called in order for each segment whose image was read and fits its checksums, with the token
   // ids that the disk has for the segment. An error ends the job. INVALID_ARGUMENT (the image is no
   // segment, or the name does not follow from the token ids) puts the segment into quarantine.
@@ -71,6 +82,11 @@ class DurableTier {
     // Segments on the disk that could not be read; not those that were deleted before the read.
     uint64_t restore_failures_total = 0;
     double restore_seconds_total = 0;
+    // Of segments that come in parts: bytes of their indexes, bytes that were asked for, and bytes
+    // that came behind; calls that asked, and their time.
+    uint64_t index_bytes_total = 0, asked_bytes_total = 0, behind_bytes_total = 0;
+    uint64_t part_requests_total = 0;
+    double part_request_seconds_total = 0;
     uint64_t limit_bytes = 0;  // DiskLimits::cap_bytes
     // Size of the folder's file system, and bytes that this process may still write; 0: not known.
     uint64_t disk_bytes = 0, disk_free_bytes = 0;
@@ -118,6 +134,17 @@ class DurableTier {
   // Queues a job.
   void Restore(RestoreJob job) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Parts of an image that are wanted before the rest.
+  struct PartsWanted {
+    std::shared_ptr<PartialImage> image;
+    std::vector<PartRun> runs;
+  };
+  // Returns when the parts are there; what comes behind waits meanwhile. Errors as
+  // PartialImage::Fetch().
+  absl::Status Fetch(std::span<const PartsWanted> wanted) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What jobs have not read but for its index is not read any more.
+  void DropRests() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Waits until no queued segment or job needs an image any more. Returns false after `timeout`.
   bool Drain(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -126,13 +153,36 @@ class DurableTier {
  private:
   // Whether a read of the segment failed within options.retry_after.
   bool HasFailed(const SegmentName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A job whose indexes are there, and what is left of it.
+  struct Rest {
+    RestoreJob job;
+    std::vector<std::shared_ptr<PartialImage>> images;  // by segment; null: it has failed
+    size_t next = 0;                                    // segment
+    uint64_t num_drops = 0;                             // when the job began
+  };
+
   void Run();
-  void RunJob(RestoreJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TendFolder();
+  void RunJob(RestoreJob job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads the indexes of the job's segments, as far as they can be read.
+  Rest ReadIndexes(RestoreJob job) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ReadIndex(RestoreJob& job, size_t index, std::shared_ptr<PartialImage>* image)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads a piece of what is left. Returns whether nothing is left behind it.
+  bool RunRest(Rest& rest) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsDropped(const Rest& rest) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(RestoreJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the oldest rest: nothing is written to its images any more.
+  void EndRest() ABSL_LOCKS_EXCLUDED(mutex_);
+  static void NoteDeleted(const absl::Status& status);
+  // Logs and counts a segment that could not be read.
+  void NoteFailure(const SegmentName& name, const absl::Status& status, absl::Time begun)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ReadOne(const SegmentToRead& segment, std::vector<int32_t>* token_ids);
   // Calls on_read for a segment that was read; quarantines the segment on INVALID_ARGUMENT.
   absl::Status HandOver(RestoreJob& job, size_t index, std::vector<int32_t> token_ids);
   bool WorkOrStop() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return stopping_ || !jobs_.empty();
+    return stopping_ || !jobs_.empty() || (num_rests_ > 0 && num_fetches_ == 0);
   }
   bool NoJobs() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return num_jobs_ == 0; }
 
@@ -144,6 +194,9 @@ class DurableTier {
   mutable absl::Mutex mutex_;
   std::deque<RestoreJob> jobs_ ABSL_GUARDED_BY(mutex_);
   size_t num_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // queued and running
+  size_t num_rests_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t num_fetches_ ABSL_GUARDED_BY(mutex_) = 0;  // under way
+  uint64_t num_drops_ ABSL_GUARDED_BY(mutex_) = 0;  // of DropRests()
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> when_idle_ ABSL_GUARDED_BY(mutex_);
   std::map<SegmentName, absl::Time> failed_ ABSL_GUARDED_BY(mutex_);  // not read until then
@@ -151,6 +204,13 @@ class DurableTier {
   uint64_t restored_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t failures_ ABSL_GUARDED_BY(mutex_) = 0;
   double restore_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t index_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t asked_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t behind_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t part_requests_ ABSL_GUARDED_BY(mutex_) = 0;
+  double part_request_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
+
+  std::deque<Rest> rests_;  // of thread_ alone
 
   std::thread thread_;
 };

@@ -59,7 +59,10 @@ RestorePlan PlanSegments(const ReserveRequest& request, const TierRows& source) 
   std::optional<HeldSegment> before;
   for (size_t i = 0; i < request.segments.size() && request.segments[i].identity.has_value(); ++i) {
     const auto found = Find(request, i, token_begin, before, source);
-    if (!found.has_value() || !Add(*found, source, &plan)) break;
+    if (!found.has_value()) break;
+    // The request will take it as it is; what follows may have to be read as well.
+    const bool is_taken = request.takes_partial && source.IsPartial(*found);
+    if (!is_taken && !Add(*found, source, &plan)) break;
     before = {found->name, found->provenance.has_value()};
     token_begin += found->num_tokens;
   }

@@ -126,6 +126,7 @@ void TierBridge::DropDeferred() {
   num_skipped_ += deferred_.size();
   deferred_.clear();
   deferred_names_.clear();
+  tier_.DropRests();
 }
 
 void TierBridge::Submit(ToPersist prepared) {
@@ -206,7 +207,7 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
         const auto first = static_cast<std::ptrdiff_t>(reservation->num_cached);
         plan.records.insert(plan.records.begin(), held_records.begin() + first, held_records.end());
       }
-      return Read(into, last_own_sequence_, plan.records, *reservation);
+      return Read(into, last_own_sequence_, plan.records, *reservation, request.takes_partial);
     }
     // Where there is no room, or another sequence computes the segment, the caller's own
     // reservation returns the reason. Of rows half as many are tried.
@@ -216,7 +217,8 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
 }
 
 void TierBridge::Read(const SegmentsOfArena& into, uint64_t sequence_id,
-                      const std::vector<SegmentRecord>& records, const Reservation& reservation) {
+                      const std::vector<SegmentRecord>& records, const Reservation& reservation,
+                      bool index_first) {
   auto to_commit = std::make_shared<std::vector<SegmentToCommit>>();
   RestoreJob job;
   for (size_t i = 0; i < records.size(); ++i) {
@@ -225,16 +227,37 @@ void TierBridge::Read(const SegmentsOfArena& into, uint64_t sequence_id,
     const std::span<std::byte> extent_bytes = into.arena->BytesOf(extent.pages);
     const size_t bytes = std::min<size_t>(record.image_bytes, extent_bytes.size());
     job.segments.push_back({record.name, extent_bytes.first(bytes)});
+    if (index_first && !IsBlock(record.num_tokens)) {
+      const SegmentLayout layout(into.segments->geometry(), record.num_tokens);
+      job.segments.back().index_bytes = uint64_t{layout.first_kv_page} * layout.page_bytes;
+    }
     to_commit->push_back(
         {extent.id, record.token_begin, record.num_tokens,
          SegmentIdentity{record.name, record.parent, record.salt_hash, {}, record.provenance}});
   }
+  job.on_index = [this, into, sequence_id, to_commit](size_t index,
+                                                      const std::shared_ptr<PartialImage>& image) {
+    return MarkPartial(into, sequence_id, (*to_commit)[index], image);
+  };
+  job.on_lost = [this, segments = into.segments, to_commit](size_t index) {
+    const uint64_t extent_id = (*to_commit)[index].extent_id;
+    locked_([&] {
+      partial_.erase({segments.get(), extent_id});
+      segments->AbandonPartial(extent_id);
+    });
+  };
   job.on_read = [this, into, sequence_id, to_commit](size_t index, std::vector<int32_t> token_ids) {
     return CommitRead(into, sequence_id, (*to_commit)[index], std::move(token_ids));
   };
-  job.done = [this, segments = into.segments, sequence_id] {
+  job.done = [this, segments = into.segments, sequence_id, to_commit] {
     locked_([&] {
       --num_restoring_;
+      for (const SegmentToCommit& segment : *to_commit) {
+        partial_.erase({segments.get(), segment.extent_id});
+        // Who has one of which the rest does not come keeps it, and nobody waits for it.
+        const ExtentRecord* extent = segments->directory().FindExtent(segment.extent_id);
+        if (extent != nullptr && !extent->committed()) segments->AbandonPartial(extent->id);
+      }
       segments->Release(sequence_id);
     });
   };
@@ -252,15 +275,50 @@ absl::Status TierBridge::CommitRead(const SegmentsOfArena& into, uint64_t sequen
   RETURN_IF_ERROR(wanted.status());
   ReadImages images = ReadImagesOf(*into.arena, into.segments->geometry(), *wanted);
   absl::Status status;
-  locked_(
-      [&] { status = into.segments->Commit(sequence_id, segments, std::move(images)).status(); });
+  locked_([&] {
+    status = into.segments->Commit(sequence_id, segments, std::move(images)).status();
+    partial_.erase({into.segments.get(), segment.extent_id});
+  });
   return status;
+}
+
+absl::Status TierBridge::MarkPartial(const SegmentsOfArena& into, uint64_t sequence_id,
+                                     SegmentToCommit segment,
+                                     const std::shared_ptr<PartialImage>& image) {
+  segment.identity->token_ids = image->token_ids();
+  const std::span<const SegmentToCommit> segments(&segment, 1);
+  absl::StatusOr<std::vector<ImageToRead>> wanted;
+  locked_([&] { wanted = into.segments->ImagesToCommit(sequence_id, segments); });
+  RETURN_IF_ERROR(wanted.status());
+  const ReadImages images = ReadImagesOf(*into.arena, into.segments->geometry(), *wanted);
+  const auto read = images.find(segment.extent_id);
+  if (read == images.end()) return absl::AbortedError("the segment is committed already");
+  const uint64_t image_pages = image->image_bytes() / into.segments->geometry().page_bytes();
+  absl::Status status;
+  locked_([&] {
+    status = into.segments->MarkPartial(sequence_id, segment, read->second, image_pages,
+                                        image->part_bytes());
+    if (status.ok()) partial_[{into.segments.get(), segment.extent_id}] = image;
+  });
+  return status;
+}
+
+std::shared_ptr<PartialImage> TierBridge::PartialOf(const SegmentsOfArena& of,
+                                                    uint64_t extent_id) const {
+  const auto found = partial_.find({of.segments.get(), extent_id});
+  return found == partial_.end() ? nullptr : found->second;
+}
+
+std::vector<PartRun> TierBridge::RunsOf(std::span<const uint32_t> numbers) {
+  std::vector<PartRun> runs;
+  for (size_t i = 0; i + 1 < numbers.size(); i += 2) runs.push_back({numbers[i], numbers[i + 1]});
+  return runs;
 }
 
 void TierBridge::Touch(std::span<const ExtentRecord> cached) {
   std::vector<SegmentName> names;
   for (const ExtentRecord& extent : cached) {
-    if (extent.key != nullptr) names.push_back(extent.key->identity.name);
+    if (extent.found_as() != nullptr) names.push_back(extent.found_as()->identity.name);
   }
   tier_.Touch(names);
 }

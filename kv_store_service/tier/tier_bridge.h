@@ -14,8 +14,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -75,12 +77,22 @@ class TierBridge {
   // of a request for rows, the pieces on the disk that a walk over arena and disk finds (TierRows).
   void StartRestore(const SegmentsOfArena& into, const ReserveRequest& request);
 
+  // Returns the image of a segment that is partial; null: it is not.
+  std::shared_ptr<PartialImage> PartialOf(const SegmentsOfArena& of, uint64_t extent_id) const;
+  // The runs of PartsOfExtent. REQUIRES: an even number of numbers.
+  static std::vector<PartRun> RunsOf(std::span<const uint32_t> numbers);
+  // DurableTier::Fetch(). To be called without the lock.
+  absl::Status Fetch(std::span<const DurableTier::PartsWanted> wanted) {
+    return tier_.Fetch(wanted);
+  }
+
   // Tells the disk that these cached segments were used: it evicts the least recently used first.
   void Touch(std::span<const ExtentRecord> cached);
 
   // Whether no segment is being written or read back.
   bool is_idle() const { return writing_.empty() && num_restoring_ == 0; }
-  // Gives up all deferred writes. To be called before waiting until is_idle().
+  // Gives up all deferred writes, and what is read behind what was asked for. To be called before
+  // waiting until is_idle().
   void DropDeferred();
   // Deferred segments that left the arena before the disk had time for them.
   uint64_t num_skipped() const { return num_skipped_; }
@@ -101,9 +113,14 @@ class TierBridge {
   // Whether segments that wait for the disk hold so much of the arena that further writes are
   // deferred.
   static bool HoldsTooMuch(const SegmentsOfArena& of);
-  // Reads the records' images into the extents that the store's own sequence reserved for them.
+  // Reads the records' images into the extents that the store's own sequence reserved for them;
+  // `index_first`: their indexes before the rest.
   void Read(const SegmentsOfArena& into, uint64_t sequence_id,
-            const std::vector<SegmentRecord>& records, const Reservation& reservation);
+            const std::vector<SegmentRecord>& records, const Reservation& reservation,
+            bool index_first);
+  // Lets requests find a segment whose index has been read, on a thread of the disk.
+  absl::Status MarkPartial(const SegmentsOfArena& into, uint64_t sequence_id,
+                           SegmentToCommit segment, const std::shared_ptr<PartialImage>& image);
   PersistRequest MakeRequest(const SegmentsOfArena& from, const ExtentRecord& segment);
   // Commits one segment whose image has been read, on a thread of the disk.
   absl::Status CommitRead(const SegmentsOfArena& into, uint64_t sequence_id,
@@ -114,6 +131,9 @@ class TierBridge {
   NameSet writing_;           // writes that were prepared and have not ended
   size_t num_restoring_ = 0;  // jobs that read from the disk
   uint64_t last_own_sequence_ = kOwnSequences;
+  // Images of partial segments, by their extents.
+  using PlaceOfImage = std::pair<const ArenaSegments*, uint64_t>;
+  absl::flat_hash_map<PlaceOfImage, std::shared_ptr<PartialImage>> partial_;
   std::deque<Deferred> deferred_;  // the oldest first, each name once
   NameSet deferred_names_;
   uint64_t num_skipped_ = 0;

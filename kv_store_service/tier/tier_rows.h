@@ -20,7 +20,8 @@ class TierRows final : public RowSource {
   // `own`: as of ArenaRows.
   TierRows(const SegmentDirectory& directory, const common::Hash256& fingerprint, DurableTier* tier,
            uint64_t own)
-      : arena_(directory, fingerprint, /*in_progress=*/true, own),
+      : directory_(directory),
+        arena_(directory, fingerprint, /*in_progress=*/true, own),
         fingerprint_(fingerprint),
         tier_(*tier) {}
 
@@ -43,6 +44,12 @@ class TierRows final : public RowSource {
     return children;
   }
 
+  // Whether the candidate is a segment in the arena of which only the index is there.
+  bool IsPartial(const RowCandidate& candidate) const {
+    if (candidate.place != RowCandidate::Place::kInProgress) return false;
+    const ExtentRecord* extent = directory_.FindExtent(candidate.extent_id);
+    return extent != nullptr && extent->partial != nullptr;
+  }
   // Returns the record of the segment or block on the disk; nothing if there is none.
   std::optional<SegmentRecord> RecordOf(const common::SegmentName& name) const {
     return tier_.Peek(name);
@@ -60,6 +67,7 @@ class TierRows final : public RowSource {
     return candidate;
   }
 
+  const SegmentDirectory& directory_;
   const ArenaRows arena_;
   const common::Hash256& fingerprint_;
   DurableTier& tier_;

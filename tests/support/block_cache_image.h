@@ -87,9 +87,27 @@ class BlockCacheImage {
     backend_.device->UnmapHost({shared_.get(), shared_bytes_});
   }
 
+  // These pages are absent from the next step on; look-ups can list `max_asked` of them.
+  void MarkAbsent(const std::vector<PageId>& pages, size_t max_rows, size_t max_asked) {
+    std::vector<AbsentWord> words((view_.page_slot.size() + 31) / 32);
+    for (const PageId page : pages) words[page / 32].absent |= 1u << (page % 32);
+    absent_words_ = data_.Upload(words);
+    absent_rows_ = data_.Upload(std::vector<uint32_t>(max_rows, 0));
+    asked_ = data_.Upload(std::vector<PageId>(max_asked, kNoPage));
+    num_asked_ = data_.Upload(std::vector<uint32_t>{0});
+    view_.absent = {.words = absent_words_.as<AbsentWord>(),
+                    .rows = absent_rows_.as<uint32_t>(),
+                    .asked = asked_.as<PageId>(),
+                    .num_asked = num_asked_.as<uint32_t>().device_data()};
+    any_absent_ = !pages.empty();
+  }
+  std::vector<uint32_t> rows_lacking() { return data_.Download<uint32_t>(absent_rows_); }
+  uint32_t num_asked() { return data_.Download<uint32_t>(num_asked_)[0]; }
+  std::vector<PageId> asked() { return data_.Download<PageId>(asked_); }
+
   // What the next look-ups are told.
   void BeginStep(StepStamp step, bool is_closed = false) {
-    const LookupControl control{step, is_closed ? 1u : 0u};
+    const LookupControl control{step, is_closed ? 1u : 0u, any_absent_ ? 1u : 0u};
     RI_CHECK(backend_.device
                  ->Upload(*backend_.stream, std::as_bytes(std::span(&control, 1)),
                           control_.bytes().first(sizeof(control)))
@@ -136,6 +154,8 @@ class BlockCacheImage {
   const size_t shared_bytes_;  // whole memory pages: nothing else is mapped with them
   const std::unique_ptr<std::byte, Free> shared_;
   Shared* host_ = nullptr;
+  bool any_absent_ = false;
+  DeviceBuffer absent_words_, absent_rows_, asked_, num_asked_;
   LogEntry* host_log_ = nullptr;
   static constexpr size_t kMaxListedMisses = 4096;
 

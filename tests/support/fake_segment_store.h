@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <iterator>
 #include <list>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/kv/segment_layout.h"
 #include "common/log/check.h"
 #include "common/status/error_reason.h"
 #include "gpu_worker/engine/segment_store.h"
@@ -27,8 +29,10 @@ namespace retroinfer::test_support {
 // Threads: as SegmentStore. Callbacks come on the thread of the call that has decided them.
 class FakeSegmentStore final : public SegmentStore {
  public:
-  FakeSegmentStore(const KvGeometry& geometry, uint32_t arena_pages)
-      : arena_(size_t{arena_pages} * kPageBytes), segments_(arena_pages, geometry) {}
+  FakeSegmentStore(const KvGeometry& geometry, uint32_t arena_pages, bool serves_parts = false)
+      : serves_parts_(serves_parts),
+        arena_(size_t{arena_pages} * kPageBytes),
+        segments_(arena_pages, geometry) {}
 
   std::span<std::byte> arena() { return arena_; }
 
@@ -125,6 +129,64 @@ class FakeSegmentStore final : public SegmentStore {
     }
   }
 
+  // --- Segments that are read from a disk.
+  bool serves_parts() const override { return serves_parts_; }
+  // From now on the segments that nobody uses have their indexes in the arena, and garbage in the
+  // place of their pages until these are asked for. Who wants them whole gets them so.
+  void PutOnDisk() {
+    absl::MutexLock lock(&mutex_);
+    for (const kvstore::ExtentRecord* segment : segments_.directory().Unreferenced()) {
+      if (segment->reserved_tokens < kDecodeSegmentTokens) continue;
+      const std::span<std::byte> image = BytesOf(segment->pages);
+      const SegmentLayout layout(segments_.geometry(), segment->reserved_tokens);
+      OnDisk& on_disk = on_disk_[segment->id];
+      on_disk.image.assign(image.begin(), image.end());
+      on_disk.pages = segment->pages;
+      on_disk.num_parts = static_cast<uint32_t>((image.size() + kPart - 1) / kPart);
+      std::ranges::fill(image.subspan(layout.first_kv_page * kPageBytes), std::byte{0xff});
+    }
+  }
+  void FetchParts(std::vector<PartsOfExtent> wanted, PartsCallback callback) override {
+    absl::StatusOr<std::vector<uint32_t>> there = std::vector<uint32_t>();
+    {
+      absl::MutexLock lock(&mutex_);
+      ++num_fetches_;
+      if (holds_parts_) {
+        held_parts_.emplace_back(std::move(wanted), std::move(callback));
+        return;
+      }
+      if (parts_error_.ok()) {
+        for (const PartsOfExtent& parts : wanted) there->push_back(Bring(parts));
+      } else {
+        there = parts_error_;
+      }
+    }
+    callback(std::move(there));
+  }
+  void HoldParts() {
+    absl::MutexLock lock(&mutex_);
+    holds_parts_ = true;
+  }
+  // Requests for parts end with this; OK: they come.
+  void LetPartsGo(absl::Status error = absl::OkStatus()) {
+    std::vector<std::pair<std::vector<PartsOfExtent>, PartsCallback>> held;
+    {
+      absl::MutexLock lock(&mutex_);
+      holds_parts_ = false;
+      parts_error_ = std::move(error);
+      held.swap(held_parts_);
+    }
+    for (auto& [wanted, callback] : held) FetchParts(std::move(wanted), std::move(callback));
+  }
+  size_t num_fetches() const {
+    absl::MutexLock lock(&mutex_);
+    return num_fetches_;
+  }
+  uint64_t num_parts_fetched() const {
+    absl::MutexLock lock(&mutex_);
+    return num_parts_fetched_;
+  }
+
   size_t num_sequences() const {
     absl::MutexLock lock(&mutex_);
     return segments_.directory().num_sequences();
@@ -204,12 +266,45 @@ class FakeSegmentStore final : public SegmentStore {
       extent = {record.id, record.pages.first, record.pages.count, record.reserved_tokens,
                 i < reservation->num_cached};
       // What was evicted for it is garbage.
-      if (!extent.cached) Poison(record.pages);
+      if (!extent.cached) {
+        on_disk_.erase(record.id);
+        Poison(record.pages);
+      } else if (on_disk_.contains(record.id) && request.takes_partial) {
+        extent.part_bytes = kPart;
+      } else if (on_disk_.contains(record.id)) {
+        const OnDisk& on_disk = on_disk_.at(record.id);
+        std::ranges::copy(on_disk.image, BytesOf(on_disk.pages).begin());
+        on_disk_.erase(record.id);
+      }
       if (extent.cached && record.key->identity.provenance.has_value()) {
         extent.generated = record.key->identity.name;
       }
     }
     return extents;
+  }
+
+  static constexpr uint32_t kPart = 4096;
+  struct OnDisk {
+    std::vector<std::byte> image;
+    PageRun pages;
+    uint32_t num_parts = 0;
+  };
+  // Returns how many leading parts are there: none are counted that others asked for.
+  uint32_t Bring(const PartsOfExtent& parts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto found = on_disk_.find(parts.extent_id);
+    if (found == on_disk_.end()) return kAllParts;
+    const OnDisk& on_disk = found->second;
+    const std::span<std::byte> arena = BytesOf(on_disk.pages);
+    for (size_t i = 0; i < parts.runs.size(); i += 2) {
+      RI_CHECK(uint64_t{parts.runs[i]} + parts.runs[i + 1] <= on_disk.num_parts);
+      const size_t begin = size_t{parts.runs[i]} * kPart;
+      const size_t end = std::min(arena.size(), begin + size_t{parts.runs[i + 1]} * kPart);
+      std::copy(on_disk.image.begin() + static_cast<std::ptrdiff_t>(begin),
+                on_disk.image.begin() + static_cast<std::ptrdiff_t>(end),
+                arena.begin() + static_cast<std::ptrdiff_t>(begin));
+      num_parts_fetched_ += parts.runs[i + 1];
+    }
+    return 0;
   }
 
   kvstore::ReadImages ReadAll(std::span<const kvstore::ImageToRead> images)
@@ -253,11 +348,19 @@ class FakeSegmentStore final : public SegmentStore {
     RI_CHECK(status.ok());
   }
 
+  const bool serves_parts_;
   std::vector<std::byte> arena_;
   mutable absl::Mutex mutex_;
   std::atomic<bool> memory_taken_{false};
   kvstore::ArenaSegments segments_ ABSL_GUARDED_BY(mutex_);
   bool attached_ ABSL_GUARDED_BY(mutex_) = true;
+  std::map<uint64_t, OnDisk> on_disk_ ABSL_GUARDED_BY(mutex_);  // by extent id
+  bool holds_parts_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status parts_error_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<std::vector<PartsOfExtent>, PartsCallback>> held_parts_
+      ABSL_GUARDED_BY(mutex_);
+  size_t num_fetches_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t num_parts_fetched_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_committed_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_evicted_by_hand_ ABSL_GUARDED_BY(mutex_) = 0;
   std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);

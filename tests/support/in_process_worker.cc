@@ -190,7 +190,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                     .weights = options.weights,
                                     .progress = {}}));
   if (draft.has_value()) LoadDraftModel(options, draft->model, plan);
-  store_ = std::make_unique<FakeSegmentStore>(geometry, arena_pages);
+  store_ = std::make_unique<FakeSegmentStore>(geometry, arena_pages, options.serves_parts);
   const std::span<std::byte> data_plane =
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
   log_reader_ = std::thread(

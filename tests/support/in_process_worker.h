@@ -53,6 +53,7 @@ struct InProcessWorkerOptions {
   std::function<void()> on_progress;  // of the engine's loop
   std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
   CommandHooks hooks;
+  bool serves_parts = false;  // of FakeSegmentStore
   // There is no engine, but an executor that is commanded from elsewhere: commands().
   bool is_commanded = false;
   Drawing drawing = Drawing::kHere;  // of that executor

@@ -78,6 +78,7 @@ class ForwardingPolicy : public AttentionPolicy {
   }
   absl::StatusOr<bool> Release(SequenceKv& sequence) override { return policy_.Release(sequence); }
   BytesRead LastStepBytes(size_t row) const override { return policy_.LastStepBytes(row); }
+  bool LastStepLacked(size_t row) const override { return policy_.LastStepLacked(row); }
   std::optional<double> LastStepUnseen(size_t row) const override {
     return policy_.LastStepUnseen(row);
   }

@@ -34,6 +34,11 @@ inline absl::Status CheckPageLookup(const PageLookupArgs& args) {
   RETURN_IF_ERROR(args.pool.geometry.Validate());
   RETURN_IF_ERROR(CheckPlaces(args.cache.page_slot.size(), args.pool.geometry, kOp));
   RETURN_IF_ERROR(CheckArg(args.counters != nullptr, kOp, "needs counters"));
+  const AbsentPagesView& absent = args.cache.absent;
+  RETURN_IF_ERROR(CheckArg(
+      absent.num_asked == nullptr || (absent.words.size() * 32 >= args.cache.page_slot.size() &&
+                                      absent.rows.size() >= static_cast<size_t>(args.batch)),
+      kOp, "needs a bit for each arena page, and a mark for each row"));
   RETURN_IF_ERROR(
       CheckArg(args.num_kv_heads == static_cast<int32_t>(args.pool.geometry.num_kv_heads) &&
                    args.layer < args.pool.geometry.num_layers,

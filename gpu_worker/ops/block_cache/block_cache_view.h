@@ -7,14 +7,16 @@
 
 #include "common/shm/data_plane_layout.h"
 #include "gpu_worker/device/device_span.h"
+#include "gpu_worker/ops/block_cache/absent_pages_view.h"
 
 namespace retroinfer {
 
 // What changes from step to step, in device memory, so that a recorded step can be replayed.
 // Written between two steps.
 struct LookupControl {
-  StepStamp step;      // that begins
-  uint32_t is_closed;  // not 0: nothing may be admitted
+  StepStamp step;           // that begins
+  uint32_t is_closed;       // not 0: nothing may be admitted
+  uint32_t any_absent = 0;  // not 0: pages may be absent (absent_pages_view.h)
 };
 
 // A page that a look-up did not find, for backends whose threads share the work. One of several
@@ -58,6 +60,7 @@ struct BlockCacheView {
   DeviceSpan<LogEntry> log;  // [capacity], a power of two
   RingCursor* log_head = nullptr;
   const RingCursor* log_tail = nullptr;
+  AbsentPagesView absent;
 };
 
 // Sums since start, in device memory.

@@ -5,6 +5,9 @@
 // The execution buffer says where its bytes are: in a slot, in a transient slot that holds until
 // the next call, or in the arena itself. A backend chooses: attention may read the arena over the
 // bus while it computes, and what was admitted is copied behind it.
+//
+// Pages that are absent (absent_pages_view.h) are neither found nor admitted: they count as
+// nothing.
 #pragma once
 
 #include <cstdint>

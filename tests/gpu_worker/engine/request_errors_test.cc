@@ -42,6 +42,8 @@ TEST(RequestErrorsTest, ARetryIsHintedAtWhereItCanHelp) {
          absl::StatusCode::kResourceExhausted, "CONSTRAINT_TOO_COMPLEX", false);
   Expect(RequestFailure(absl::UnavailableError("x")), absl::StatusCode::kUnavailable, "NOT_READY",
          true);
+  Expect(RequestFailure(common::WithReason(absl::UnavailableError("x"), "KV_NOT_READ")),
+         absl::StatusCode::kUnavailable, "KV_NOT_READ", true);
 }
 
 TEST(RequestErrorsTest, TheLongerTheWaitTheLaterTheRetry) {

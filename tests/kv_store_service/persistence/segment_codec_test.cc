@@ -59,6 +59,12 @@ TEST(SegmentCodecTest, RowsRoundTrip) {
   EXPECT_EQ(generated_again->index_crc, 0x12345678u);
 
   const IndexRow index = {{1, -2, 3}, {4, 5}};
+  const PartsRow parts{.payload_id = 9, .part_bytes = 4096, .part_crcs = {7, 8, 9}};
+  const auto parts_again = DecodeParts(PartsKey(name), EncodeParts(name, parts));
+  ASSERT_TRUE(parts_again.ok());
+  EXPECT_EQ(parts_again->payload_id, 9u);
+  EXPECT_EQ(parts_again->part_bytes, 4096u);
+  EXPECT_EQ(parts_again->part_crcs, parts.part_crcs);
   const auto index_again = DecodeIndex(name.view(), EncodeIndex(name, index));
   ASSERT_TRUE(index_again.ok());
   EXPECT_EQ(index_again->token_ids, index.token_ids);
@@ -108,6 +114,8 @@ TEST(SegmentCodecTest, EverySingleBitFlipAndCutIsNoticed) {
                            [](auto k, auto v) { return DecodeManifest(k, v).ok(); });
   ExpectEveryFlipIsNoticed(key, EncodeManifest(GeneratedManifest()),
                            [](auto k, auto v) { return DecodeManifest(k, v).ok(); });
+  ExpectEveryFlipIsNoticed(PartsKey(name), EncodeParts(name, {9, 4096, {7, 8}}),
+                           [](auto k, auto v) { return DecodeParts(k, v).ok(); });
   ExpectEveryFlipIsNoticed(key, EncodeIndex(name, {{1, 2, 3}, {4}}),
                            [](auto k, auto v) { return DecodeIndex(k, v).ok(); });
   ExpectEveryFlipIsNoticed(ContextKey(context.salt_hash, context.context_name),

@@ -47,6 +47,27 @@ TEST_F(SegmentRowsTest, ASegmentIsThreeRowsAndNoPendingOne) {
   }
 }
 
+TEST_F(SegmentRowsTest, ChecksumsOfPartsAreThoseOfThePayloadAndGoWithTheSegment) {
+  EXPECT_FALSE(LoadPartsRow(tables_.get(), manifest_).has_value());
+  const auto note = [this](const PartsRow& parts) {
+    rocksdb::WriteBatch batch;
+    AddPartsRow(tables_.get(), sample_.name(), parts, &batch);
+    ASSERT_TRUE(tables_->Write(&batch, false).ok());
+  };
+  note({.payload_id = 7, .part_bytes = 4096, .part_crcs = {5, 6}});
+  EXPECT_EQ(LoadPartsRow(tables_.get(), manifest_)->part_crcs, (std::vector<uint32_t>{5, 6}));
+  note({.payload_id = 8, .part_bytes = 4096, .part_crcs = {5, 6}});
+  EXPECT_FALSE(LoadPartsRow(tables_.get(), manifest_).has_value());
+  note({.payload_id = 7, .part_bytes = 4096, .part_crcs = {5, 6, 7}});
+  EXPECT_FALSE(LoadPartsRow(tables_.get(), manifest_).has_value());
+  note({.payload_id = 7, .part_bytes = 3000, .part_crcs = {5, 6}});
+  EXPECT_FALSE(LoadPartsRow(tables_.get(), manifest_).has_value());
+  rocksdb::WriteBatch batch;
+  RemoveSegmentRows(tables_.get(), sample_.name(), &batch);
+  ASSERT_TRUE(tables_->Write(&batch, false).ok());
+  EXPECT_FALSE(tables_->Get(Table::kIndex, PartsKey(sample_.name())).ok());
+}
+
 TEST_F(SegmentRowsTest, AnIndexRowThatDoesNotFitIsDataLoss) {
   ManifestRow other = manifest_;
   ++other.index_crc;

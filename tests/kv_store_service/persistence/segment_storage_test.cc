@@ -81,6 +81,31 @@ TEST_P(SegmentStorageTest, ReturnsWhatWasPut) {
   EXPECT_GE(storage_->Stats().physical_bytes, storage_->Stats().image_bytes);
 }
 
+TEST_P(SegmentStorageTest, ReadsTheWantedPartsAndNoOthers) {
+  for (const size_t bytes : {1, 4096, 4097, 100000}) {
+    const Sample sample = MakeSample(bytes, bytes);
+    ASSERT_TRUE(PutSample(*storage_, sample).ok());
+    const auto parts = storage_->OpenParts(sample.name());
+    ASSERT_TRUE(parts.ok()) << parts.status();
+    ASSERT_NE(*parts, nullptr);
+    EXPECT_EQ((*parts)->image_bytes(), bytes);
+    EXPECT_EQ((*parts)->token_ids(), sample.token_ids);
+    const uint32_t num_parts = (*parts)->num_parts();
+    const std::byte untouched{0xa5};
+    std::vector<std::byte> image(bytes, untouched);
+    const std::vector<PartRun> runs = {{num_parts / 2, 1}, {num_parts - 1, 1}};
+    ASSERT_TRUE((*parts)->Read(runs, image).ok());
+    for (size_t i = 0; i < bytes; ++i) {
+      const size_t part = i / (*parts)->part_bytes();
+      const bool is_wanted = part == num_parts / 2 || part == num_parts - 1;
+      ASSERT_EQ(image[i], is_wanted ? sample.image[i] : untouched) << i;
+    }
+    ASSERT_TRUE((*parts)->Read(std::vector<PartRun>{{0, num_parts}}, image).ok());
+    EXPECT_EQ(image, sample.image);
+  }
+  EXPECT_TRUE(absl::IsNotFound(storage_->OpenParts(MakeSample(7).name()).status()));
+}
+
 TEST_P(SegmentStorageTest, GeneratedKvIsKeptWithHowItWasMadeAndFoundByItsParent) {
   Sample generated = MakeSample(1);
   generated.record.provenance = common::Provenance{

@@ -12,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
 #include "kv_store_service/store/kv_store.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/segment_writer.h"
@@ -50,6 +51,11 @@ class SharedStorage : public SegmentStorage {
     if (status.ok() && damages_) image[kPageBytes] ^= std::byte{0xff};
     return fails_ ? absl::UnavailableError("the disk fails") : status;
   }
+  absl::StatusOr<std::unique_ptr<ImageParts>> OpenParts(const SegmentName& name) override {
+    if (!has_parts_) return nullptr;
+    ASSIGN_OR_RETURN(auto parts, to_->OpenParts(name));
+    return std::make_unique<SharedParts>(this, std::move(parts));
+  }
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override {
     return to_->Delete(names);
   }
@@ -76,12 +82,35 @@ class SharedStorage : public SegmentStorage {
   absl::StatusOr<VerifyReport> VerifyAll() override { return to_->VerifyAll(); }
   StorageStats Stats() override { return to_->Stats(); }
 
-  bool damages_ = false;  // reads return a wrong index
-  bool fails_ = false;    // reads fail
+  bool has_parts_ = true;                     // images can be read in parts
+  std::atomic<bool> rests_are_stuck_{false};  // what follows the first read of an image waits,
+  std::atomic<bool> rests_fail_{false};       // or is damaged: the segment is in quarantine
+  bool damages_ = false;                      // reads return a wrong index
+  bool fails_ = false;                        // reads fail
   std::atomic<bool> full_{false};
   std::atomic<bool> stuck_{false};  // reads and writes wait
 
  private:
+  class SharedParts : public ImageParts {
+   public:
+    SharedParts(SharedStorage* storage, std::unique_ptr<ImageParts> to)
+        : storage_(*storage), to_(std::move(to)) {}
+    uint32_t part_bytes() const override { return to_->part_bytes(); }
+    uint64_t image_bytes() const override { return to_->image_bytes(); }
+    const std::vector<int32_t>& token_ids() const override { return to_->token_ids(); }
+    absl::Status Read(std::span<const PartRun> runs, std::span<std::byte> image) override {
+      if (is_first_.exchange(false)) return to_->Read(runs, image);
+      while (storage_.rests_are_stuck_) absl::SleepFor(absl::Milliseconds(1));
+      if (storage_.rests_fail_) return absl::DataLossError("the checksum of part 9 is wrong");
+      return to_->Read(runs, image);
+    }
+
+   private:
+    SharedStorage& storage_;
+    const std::unique_ptr<ImageParts> to_;
+    std::atomic<bool> is_first_{true};
+  };
+
   std::shared_ptr<SegmentStorage> to_;
 };
 

@@ -93,6 +93,34 @@ absl::Status FaultySegmentStorage::Read(const SegmentName& name, std::span<std::
   return wrapped_.Read(name, image);
 }
 
+class FaultySegmentStorage::FaultyParts : public ImageParts {
+ public:
+  FaultyParts(FaultySegmentStorage* storage, const SegmentName& name,
+              std::unique_ptr<ImageParts> wrapped)
+      : storage_(*storage), name_(name), wrapped_(std::move(wrapped)) {}
+
+  uint32_t part_bytes() const override { return wrapped_->part_bytes(); }
+  uint64_t image_bytes() const override { return wrapped_->image_bytes(); }
+  const std::vector<int32_t>& token_ids() const override { return wrapped_->token_ids(); }
+  absl::Status Read(std::span<const PartRun> runs, std::span<std::byte> image) override {
+    RETURN_IF_ERROR(storage_.BeforeRead(&name_));
+    return wrapped_->Read(runs, image);
+  }
+
+ private:
+  FaultySegmentStorage& storage_;
+  const SegmentName name_;
+  const std::unique_ptr<ImageParts> wrapped_;
+};
+
+absl::StatusOr<std::unique_ptr<ImageParts>> FaultySegmentStorage::OpenParts(
+    const SegmentName& name) {
+  RETURN_IF_ERROR(BeforeRead(&name));
+  ASSIGN_OR_RETURN(std::unique_ptr<ImageParts> parts, wrapped_.OpenParts(name));
+  if (parts == nullptr) return nullptr;
+  return std::make_unique<FaultyParts>(this, name, std::move(parts));
+}
+
 absl::StatusOr<size_t> FaultySegmentStorage::Delete(std::span<const SegmentName> names) {
   RETURN_IF_ERROR(BeforeWrite());
   return wrapped_.Delete(names);

@@ -28,7 +28,8 @@ class FaultySegmentStorage : public SegmentStorage {
   explicit FaultySegmentStorage(SegmentStorage* wrapped) : wrapped_(*wrapped) {}
 
   // Fails the next `count` writes (Put, Delete, PutContext, DeleteContext, FlushTouches,
-  // PurgeQuarantine) or reads (Find, ReadTokens, Read, VerifyAll); count < 0: until changed.
+  // PurgeQuarantine) or reads (Find, ReadTokens, Read, OpenParts and
+  // the reads of parts, VerifyAll); count < 0: until changed.
   void FailWrites(DiskFault fault, int count = -1);
   void FailReads(DiskFault fault, int count = -1);
 
@@ -45,6 +46,7 @@ class FaultySegmentStorage : public SegmentStorage {
   }
   absl::StatusOr<std::vector<int32_t>> ReadTokens(const SegmentName& name) override;
   absl::Status Read(const SegmentName& name, std::span<std::byte> image) override;
+  absl::StatusOr<std::unique_ptr<ImageParts>> OpenParts(const SegmentName& name) override;
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override;
   void Touch(std::span<const SegmentName> names, absl::Time when) override;
   absl::Status FlushTouches() override;
@@ -61,6 +63,7 @@ class FaultySegmentStorage : public SegmentStorage {
   void Close() override { wrapped_.Close(); }
 
  private:
+  class FaultyParts;
   struct Plan {
     DiskFault fault = DiskFault::kNone;
     int count = 0;

@@ -12,6 +12,31 @@
 namespace retroinfer::kvstore {
 namespace {
 
+// A copy of an image, in parts.
+class PartsInMemory : public ImageParts {
+ public:
+  PartsInMemory(std::vector<int32_t> token_ids, std::vector<std::byte> image)
+      : token_ids_(std::move(token_ids)), image_(std::move(image)) {}
+
+  uint32_t part_bytes() const override { return 4096; }
+  uint64_t image_bytes() const override { return image_.size(); }
+  const std::vector<int32_t>& token_ids() const override { return token_ids_; }
+  absl::Status Read(std::span<const PartRun> runs, std::span<std::byte> image) override {
+    for (const PartRun& run : runs) {
+      const size_t begin = size_t{run.first} * part_bytes();
+      const size_t end = std::min(image_.size(), begin + size_t{run.count} * part_bytes());
+      std::copy(image_.begin() + static_cast<std::ptrdiff_t>(begin),
+                image_.begin() + static_cast<std::ptrdiff_t>(end),
+                image.begin() + static_cast<std::ptrdiff_t>(begin));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::vector<int32_t> token_ids_;
+  const std::vector<std::byte> image_;
+};
+
 class InMemorySegmentStorage : public CatalogStorage {
  public:
   explicit InMemorySegmentStorage(StorageStageHook on_stage) : on_stage_(std::move(on_stage)) {}
@@ -73,6 +98,13 @@ class InMemorySegmentStorage : public CatalogStorage {
     ++stats_.reads_total;
     stats_.read_bytes_total += image.size();
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<ImageParts>> OpenParts(const SegmentName& name) override {
+    absl::MutexLock lock(&mutex_);
+    const auto found = payloads_.find(name);
+    if (found == payloads_.end()) return NoSuch(name);
+    return std::make_unique<PartsInMemory>(found->second.token_ids, found->second.image);
   }
 
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override {

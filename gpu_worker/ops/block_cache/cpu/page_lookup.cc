@@ -64,7 +64,8 @@ class Lookup {
         step_(args.cache.control->step),
         log_(args.cache, step_),
         num_free_(*args.cache.num_free),
-        is_closed_(args.cache.control->is_closed != 0) {}
+        is_closed_(args.cache.control->is_closed != 0),
+        any_absent_(args.cache.control->any_absent != 0) {}
 
   // Fills one row of the execution buffer; returns its number of pages.
   int64_t Row(int32_t sequence, uint32_t head) {
@@ -74,11 +75,16 @@ class Lookup {
     const size_t vector_bytes = args_.pool.geometry.page().vector_bytes;
     ForEachPage(args_, sequence, head, [&](int64_t index, const WantedPage& wanted) {
       RI_CHECK(index < args_.max_pages && wanted.page < args_.cache.page_slot.size());
+      num_pages = index + 1;
+      if (IsAbsent(wanted.page)) {
+        Ask(wanted.page, sequence);
+        refs[index] = {InArena(wanted.page), 0, PageOrigin(wanted.place, true)};
+        return;
+      }
       bool is_missed = false;
       const std::byte* const found = Find(wanted.page, is_missed);
       refs[index] = {found + wanted.skipped * vector_bytes, static_cast<int32_t>(wanted.num_tokens),
                      PageOrigin(wanted.place, is_missed)};
-      num_pages = index + 1;
     });
     return num_pages;
   }
@@ -95,6 +101,28 @@ class Lookup {
   bool any_miss() const { return sums_.misses != 0; }
 
  private:
+  const std::byte* InArena(PageId page) const {
+    return args_.cache.arena.device_data() + page * args_.cache.page_bytes;
+  }
+
+  // A page in a slot was there.
+  bool IsAbsent(PageId page) const {
+    if (!any_absent_ || args_.cache.page_slot.device_data()[page] != kNoSlot) return false;
+    const AbsentWord& word = args_.cache.absent.words.device_data()[page / 32];
+    return (word.absent >> (page % 32) & 1) != 0;
+  }
+
+  void Ask(PageId page, int32_t row) {
+    const AbsentPagesView& absent = args_.cache.absent;
+    absent.rows.device_data()[row] = 1;
+    AbsentWord& word = absent.words.device_data()[page / 32];
+    const uint32_t bit = 1u << (page % 32);
+    if ((word.asked & bit) != 0) return;
+    word.asked |= bit;
+    const uint32_t place = (*absent.num_asked)++;
+    if (place < absent.asked.size()) absent.asked.device_data()[place] = page;
+  }
+
   const std::byte* Find(PageId page, bool& is_missed) {
     const BlockCacheView& cache = args_.cache;
     const SlotId slot = cache.page_slot.device_data()[page];
@@ -109,7 +137,7 @@ class Lookup {
     const uint64_t num_resident = cache.slot_page.size() - num_free_;
     if (!is_closed_ && num_free_ > 0 && log_.HasRoomFor(num_resident + 2)) return Admit(page);
     ++sums_.transients;
-    const std::byte* in_arena = cache.arena.device_data() + page * cache.page_bytes;
+    const std::byte* const in_arena = InArena(page);
     if (num_transient_ == cache.transient.size() / cache.page_bytes) return in_arena;
     return cache.transient.device_data() + num_transient_++ * cache.page_bytes;
   }
@@ -128,6 +156,7 @@ class Lookup {
   AccessLog log_;
   uint32_t num_free_;
   const bool is_closed_;
+  const bool any_absent_;
   size_t num_transient_ = 0;
   BlockCacheCounters sums_{};
 };

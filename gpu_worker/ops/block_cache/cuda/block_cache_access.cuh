@@ -25,6 +25,11 @@ struct BlockCacheParams {
   uint64_t* log_head;
   const uint64_t* log_tail;
   BlockCacheCounters* counters;
+  AbsentWord* absent_words;
+  uint32_t* absent_rows;
+  PageId* asked;
+  uint32_t* num_asked;
+  uint32_t max_asked;
   uint32_t num_slots;
   uint32_t num_transient;
   uint32_t num_arena_pages;
@@ -47,6 +52,11 @@ struct BlockCacheParams {
         log_head(reinterpret_cast<uint64_t*>(view.log_head)),
         log_tail(reinterpret_cast<const uint64_t*>(view.log_tail)),
         counters(all_counters),
+        absent_words(view.absent.words.device_data()),
+        absent_rows(view.absent.rows.device_data()),
+        asked(view.absent.asked.device_data()),
+        num_asked(view.absent.num_asked),
+        max_asked(static_cast<uint32_t>(view.absent.asked.size())),
         num_slots(static_cast<uint32_t>(view.slot_page.size())),
         num_transient(static_cast<uint32_t>(view.transient.size() / kPageBytes)),
         num_arena_pages(static_cast<uint32_t>(view.page_slot.size())),

@@ -106,29 +106,47 @@ __device__ void ListMiss(const LookupParams& params, bool is_miss, PageId page, 
   atomicMin(params.cache.page_slot + page, kPending | place);
 }
 
+// Lists an absent page, unless a look-up of the step has, and marks the row of the step.
+__device__ void Ask(const LookupParams& params, PageId page, int64_t ref) {
+  const BlockCacheParams& cache = params.cache;
+  cache.absent_rows[ref / params.max_pages / params.num_kv_heads] = 1;
+  const uint32_t bit = 1u << (page % 32);
+  if ((atomicOr(&cache.absent_words[page / 32].asked, bit) & bit) != 0) return;
+  const uint32_t place = atomicAdd(cache.num_asked, 1u);
+  if (place < cache.max_asked) cache.asked[place] = page;
+}
+
+enum class Found { kHit, kMiss, kAbsent };
+
 // Looks up a page, for place `ref` of the execution buffer; `offset`: bytes of it before the first
-// key that is attended. Whether it is missed.
-__device__ bool LookUp(const LookupParams& params, const ChosenPage& page, uint32_t offset,
-                       int64_t ref, StepStamp step) {
+// key that is attended.
+__device__ Found LookUp(const LookupParams& params, const ChosenPage& page, uint32_t offset,
+                        int64_t ref, const LookupControl& control) {
   const BlockCacheParams& cache = params.cache;
   // As the CPU's RI_CHECK: an index that leads out of the arena ends the process.
   if (page.page >= cache.num_arena_pages) __trap();
   const SlotId slot = __ldcg(cache.page_slot + page.page);
   const bool is_miss = slot >= kPending;
   const uint32_t origin = PageOrigin(page.place, is_miss);
+  if (is_miss && control.any_absent != 0 &&
+      (cache.absent_words[page.page / 32].absent >> (page.page % 32) & 1) != 0) {
+    Store(params.pages + ref, RefTo(cache.arena, page.page, 0, 0, origin));
+    Ask(params, page.page, ref);
+    return Found::kAbsent;
+  }
   if (is_miss) {
     Store(params.pages + ref, RefTo(cache.arena, page.page, offset, page.num_tokens, origin));
   } else {
     Store(params.pages + ref, RefTo(cache.slots, slot, offset, page.num_tokens, origin));
-    cache.slot_stamp[slot] = step;
+    cache.slot_stamp[slot] = control.step;
   }
-  return is_miss;
+  return is_miss ? Found::kMiss : Found::kHit;
 }
 
 // Looks up this part's share of the pages of the clusters in `shared`, `num_pages` in all; `first`
 // of the row's come before them. Returns this thread's hits.
 __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t first,
-                              int32_t num_pages, int32_t num_clusters, StepStamp step,
+                              int32_t num_pages, int32_t num_clusters, const LookupControl& control,
                               FindShared& shared) {
   const auto part = static_cast<int32_t>(blockIdx.x % params.num_parts);
   const int32_t stride = static_cast<int32_t>(params.num_parts) * kFindThreads;
@@ -155,10 +173,11 @@ __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t f
           shared.skipped[low] + shared.num_tokens[low] - in_cluster * params.per_page;
       const uint32_t tokens = min(params.per_page, left) - skipped;
       if (first + index >= params.max_pages) __trap();
-      is_miss =
+      const Found found =
           LookUp(params, {page, static_cast<uint16_t>(tokens), static_cast<uint16_t>(in_cluster)},
-                 skipped * params.vector_bytes, ref, step);
-      num_hits += is_miss ? 0 : 1;
+                 skipped * params.vector_bytes, ref, control);
+      is_miss = found == Found::kMiss;
+      num_hits += found == Found::kHit ? 1 : 0;
     }
     if (__syncthreads_or(is_miss ? 1 : 0) != 0) {
       ListMiss(params, is_miss, page, static_cast<uint32_t>(ref), shared);
@@ -191,7 +210,7 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
   const int64_t row = blockIdx.x / params.num_parts;
   const auto head = static_cast<uint32_t>(row % params.num_kv_heads);
   if (threadIdx.x == 0) shared.num_hits = 0;
-  const StepStamp step = params.cache.control->step;
+  const LookupControl control = *params.cache.control;
   const auto num_clusters =
       static_cast<int32_t>(min(int64_t{params.num_retrieved[row]}, params.max_retrieved));
   const int32_t* clusters = params.retrieved + row * params.max_retrieved;
@@ -215,8 +234,8 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
     shared.skipped[threadIdx.x] = place.skipped;
     shared.num_tokens[threadIdx.x] = entry.num_tokens;
     __syncthreads();
-    num_hits += FindPages(params, row, num_pages, all, min(num_clusters - base, kFindThreads), step,
-                          shared);
+    num_hits += FindPages(params, row, num_pages, all, min(num_clusters - base, kFindThreads),
+                          control, shared);
     num_pages += all;
     __syncthreads();
   }
@@ -229,7 +248,7 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindChosen(const LookupParams
   AllowNextKernel();
   const int64_t row = blockIdx.x / params.num_parts;
   if (threadIdx.x == 0) shared.num_hits = 0;
-  const StepStamp step = params.cache.control->step;
+  const LookupControl control = *params.cache.control;
   const auto num_pages =
       static_cast<int32_t>(min(int64_t{params.num_chosen[row]}, params.max_chosen));
   const ChosenPage* const chosen = params.chosen + row * params.max_chosen;
@@ -243,8 +262,9 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindChosen(const LookupParams
     bool is_miss = false;
     if (index < num_pages) {
       page = chosen[index];
-      is_miss = LookUp(params, page, 0, ref, step);
-      num_hits += is_miss ? 0 : 1;
+      const Found found = LookUp(params, page, 0, ref, control);
+      is_miss = found == Found::kMiss;
+      num_hits += found == Found::kHit ? 1 : 0;
     }
     if (__syncthreads_or(is_miss ? 1 : 0) != 0) {
       ListMiss(params, is_miss, page.page, static_cast<uint32_t>(ref), shared);

@@ -32,6 +32,39 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
   std::vector<const std::byte*> Lookup(BlockCacheImage& cache, StepStamp step,
                                        const std::vector<int32_t>& clusters,
                                        bool is_closed = false) {
+    const std::vector<PageRef> got = Refs(cache, step, clusters, is_closed);
+    std::vector<const std::byte*> places;
+    for (const int32_t cluster : clusters) {
+      const MetaEntry& entry = pool_.host().Entries(0, 0, 0)[cluster];
+      PageId page = entry.first_place;
+      for (uint32_t left = entry.num_tokens; left > 0; ++page) {
+        const PageRef& ref = got.at(places.size());
+        const uint32_t tokens = std::min(left, 4u);
+        left -= tokens;
+        EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(tokens));
+        EXPECT_EQ(PlaceInCluster(ref.origin), page - entry.first_place);
+        const auto bytes =
+            data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
+        EXPECT_TRUE(HasPattern(page, 0, bytes.data())) << "page " << page;
+        places.push_back(ref.page);
+      }
+    }
+    EXPECT_EQ(got.size(), places.size());
+    Admit(cache);
+    return places;
+  }
+
+  void Admit(BlockCacheImage& cache) {
+    EXPECT_TRUE(backend_->ops->block_cache()
+                    .AdmitPages(*backend_->stream,
+                                {.cache = cache.view(), .counters = cache.device_counters()})
+                    .ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
+  }
+
+  // The execution buffer of the clusters' pages.
+  std::vector<PageRef> Refs(BlockCacheImage& cache, StepStamp step,
+                            const std::vector<int32_t>& clusters, bool is_closed = false) {
     cache.BeginStep(step, is_closed);
     const DeviceBuffer retrieved = data_.Upload(clusters);
     const DeviceBuffer count =
@@ -53,30 +86,9 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
                             .pages = refs.as<PageRef>(),
                             .num_pages = num_pages.as<int32_t>()});
     EXPECT_TRUE(status.ok()) << status;
-    const auto got = data_.Download<PageRef>(refs);
-    std::vector<const std::byte*> places;
-    for (const int32_t cluster : clusters) {
-      const MetaEntry& entry = pool_.host().Entries(0, 0, 0)[cluster];
-      PageId page = entry.first_place;
-      for (uint32_t left = entry.num_tokens; left > 0; ++page) {
-        const PageRef& ref = got.at(places.size());
-        const uint32_t tokens = std::min(left, 4u);
-        left -= tokens;
-        EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(tokens));
-        EXPECT_EQ(PlaceInCluster(ref.origin), page - entry.first_place);
-        const auto bytes =
-            data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
-        EXPECT_TRUE(HasPattern(page, 0, bytes.data())) << "page " << page;
-        places.push_back(ref.page);
-      }
-    }
-    EXPECT_EQ(data_.Download<int32_t>(num_pages)[0], static_cast<int32_t>(places.size()));
-    EXPECT_TRUE(backend_->ops->block_cache()
-                    .AdmitPages(*backend_->stream,
-                                {.cache = cache.view(), .counters = cache.device_counters()})
-                    .ok());
-    EXPECT_TRUE(backend_->stream->Synchronize().ok());
-    return places;
+    std::vector<PageRef> got = data_.Download<PageRef>(refs);
+    got.resize(static_cast<size_t>(data_.Download<int32_t>(num_pages)[0]));
+    return got;
   }
 
   void MissSamePages(const KvFormat& format);
@@ -148,6 +160,46 @@ TEST_P(PageLookupTest, AdmitsOnlyWhileTheReleaseOfAllResidentPagesFitsIntoTheLog
   Lookup(cache, 3, {3});
   EXPECT_EQ(cache.num_free(), 11u);
   EXPECT_EQ(cache.DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kAdmit, 30, 4, 3)}));
+}
+
+// Cluster 1 has pages 10 and 11, cluster 2 has 20 and 21, cluster 3 has 30.
+TEST_P(PageLookupTest, AbsentPagesAreListedOnceAndNeitherFoundNorAdmitted) {
+  BlockCacheImage cache(*backend_, 8, 8, 64, 64);
+  Lookup(cache, 1, {3});
+  cache.DrainLog();
+  cache.MarkAbsent({11, 21, 30}, 2, 4);
+  std::vector<PageRef> refs = Refs(cache, 2, {1, 2, 3});
+  Admit(cache);
+  ASSERT_EQ(refs.size(), 5u);
+  std::vector<int32_t> tokens;
+  for (const PageRef& ref : refs) tokens.push_back(ref.num_tokens);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{4, 0, 4, 0, 1}));  // page 30 is in a slot
+  EXPECT_EQ(cache.rows_lacking(), (std::vector<uint32_t>{1, 0}));
+  EXPECT_EQ(cache.num_asked(), 2u);
+  std::vector<PageId> asked = cache.asked();
+  std::ranges::sort(asked);
+  EXPECT_EQ(asked, (std::vector<PageId>{11, 21, kNoPage, kNoPage}));
+  EXPECT_EQ(cache.DrainLog().size(), 2u);
+  EXPECT_EQ(cache.page_slot()[11], kNoSlot);
+  EXPECT_EQ(cache.page_slot()[21], kNoSlot);
+  EXPECT_EQ(cache.counters().hits, 1u);
+  EXPECT_EQ(cache.counters().misses, 3u);
+  // Another layer of the same step asks for nothing again.
+  Refs(cache, 2, {2});
+  EXPECT_EQ(cache.num_asked(), 2u);
+  cache.MarkAbsent({}, 2, 4);
+  Lookup(cache, 3, {1, 2, 3});
+  EXPECT_EQ(cache.rows_lacking(), (std::vector<uint32_t>{0, 0}));
+  EXPECT_NE(cache.page_slot()[21], kNoSlot);
+}
+
+TEST_P(PageLookupTest, MoreAbsentPagesThanCanBeListedAreCounted) {
+  BlockCacheImage cache(*backend_, 8, 8, 64, 64);
+  cache.MarkAbsent({10, 11, 20, 21, 30}, 1, 2);
+  Refs(cache, 1, {1, 2, 3});
+  EXPECT_EQ(cache.num_asked(), 5u);
+  EXPECT_EQ(cache.rows_lacking(), (std::vector<uint32_t>{1}));
+  for (const PageId page : cache.asked()) EXPECT_NE(page, kNoPage);
 }
 
 TEST_P(PageLookupTest, AnImpossibleLogCursorOnlyStopsAdmission) {
