@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <numeric>
 #include <optional>
 
 #include "absl/memory/memory.h"
@@ -382,11 +383,6 @@ absl::Status WaveDecode::WeighUnseenOn(Stream& stream, uint32_t layer) {
   return ops_.index().UnseenMass(stream, args);
 }
 
-DeviceSpan<int32_t> WaveDecode::Counts(Output output, uint32_t layer) const {
-  return outputs_.On<int32_t>(output).subspan(PageCountsAt(layer),
-                                              static_cast<size_t>(batch_ * num_kv_heads_));
-}
-
 DeviceSpan<float> WaveDecode::UnseenShares(uint32_t layer) const {
   return outputs_.On<float>(kUnseenShares)
       .subspan(SharesAt(layer), static_cast<size_t>(batch_ * limits_.num_query_heads));
@@ -476,24 +472,23 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
   const int32_t num_sums = budget.num_estimated + (has_codes_ ? budget.num_retrieved : 0);
   const double index = bytes_of(budget.num_clusters, geometry.format.centroid) +
                        bytes_of(num_sums, geometry.format.value_sum);
-  const double code_bytes = static_cast<double>(TokenCodeBytes(geometry.format, geometry.head_dim));
-  return sum_of(kPageCounts) * static_cast<double>(geometry.page_bytes()) +
-         (has_codes_ ? sum_of(kCodeCounts) * code_bytes : 0) +
-         index * geometry.num_layers * geometry.num_kv_heads;
+  const auto code_bytes = static_cast<double>(TokenCodeBytes(geometry.format, geometry.head_dim));
+  const double codes = has_codes_ ? sum_of(kCodeCounts) * code_bytes : 0;
+  const double pages = sum_of(kPageCounts) * static_cast<double>(geometry.page_bytes());
+  return pages + codes + index * geometry.num_layers * geometry.num_kv_heads;
 }
 
 std::optional<double> WaveDecode::LastStepUnseen(size_t row) const {
   if (!task_.weighs_unseen) return std::nullopt;
-  if (max_clusters_ == 0 || inputs_.Host<SelectionBudget>(kBudgets)[row].num_clusters == 0)
-    return 0;
+  const SelectionBudget& budget = inputs_.Host<SelectionBudget>(kBudgets)[row];
+  if (max_clusters_ == 0 || budget.num_clusters == 0) return 0;
   const size_t num_layers = meta_pool_.geometry.num_layers;
-  const auto num_heads = static_cast<size_t>(limits_.num_query_heads);
+  const size_t num_heads = static_cast<size_t>(limits_.num_query_heads);
   const std::span<const float> shares = outputs_.Host<const float>(kUnseenShares);
   double sum = 0;
   for (size_t layer = 0; layer < num_layers; ++layer) {
-    for (const float share : shares.subspan(SharesAt(layer) + row * num_heads, num_heads)) {
-      sum += double{share};
-    }
+    const auto of_layer = shares.subspan(SharesAt(layer) + row * num_heads, num_heads);
+    sum = std::accumulate(of_layer.begin(), of_layer.end(), sum);
   }
   return sum / static_cast<double>(num_layers * num_heads);
 }

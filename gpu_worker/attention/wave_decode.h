@@ -164,7 +164,10 @@ class WaveDecode {
   // [batch, kv_heads] pages of a layer's retrieval zone, and tokens whose codes were read.
   DeviceSpan<int32_t> PageCounts(uint32_t layer) const { return Counts(kPageCounts, layer); }
   DeviceSpan<int32_t> CodeCounts(uint32_t layer) const { return Counts(kCodeCounts, layer); }
-  DeviceSpan<int32_t> Counts(Output output, uint32_t layer) const;
+  DeviceSpan<int32_t> Counts(Output output, uint32_t layer) const {
+    return outputs_.On<int32_t>(output).subspan(PageCountsAt(layer),
+                                                static_cast<size_t>(batch_ * num_kv_heads_));
+  }
   // [batch, query_heads] of a layer.
   DeviceSpan<float> UnseenShares(uint32_t layer) const;
   // The leading part of a buffer that this step's batch uses.
