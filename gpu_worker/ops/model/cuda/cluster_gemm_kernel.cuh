@@ -64,7 +64,7 @@ struct ChunkForm {
 template <int kBlocks, int kTiles, int kRowTiles, bool kGated>
 struct ClusterShape {
   static_assert(!kGated || kTiles == 2);
-  static constexpr int kStages = kBlocks;
+  static constexpr int kStages = kBlocks == 8 ? 8 : 4;
   static constexpr int kSlices = kWarps / kBlocks;
   static constexpr int kSliceWarps = kWarps / kSlices;
   static constexpr int kSliceThreads = 32 * kSliceWarps;
@@ -113,42 +113,40 @@ __device__ inline float4 LoadOfBlock(uint32_t address, int block) {
 }
 #endif
 
-// A slice's columns of `in`, as they come to the stages. A thread of the slice brings one piece of
+// Columns of `in`, as they come to the stages of a slice. A thread of the slice brings one piece of
 // each of its rows.
 template <typename Shape, int kOddRows>
 class InputStages {
  public:
-  // `thread`: of the slice; `begin`: of its columns.
-  __device__ InputStages(const ClusterGemmLaunch& launch, int64_t first_row, int begin, int thread,
+  // `thread`: of the slice.
+  __device__ InputStages(const SkinnyGemmLaunch& launch, int64_t first_row, int thread,
                          uint32_t stages) {
     const int row = thread / kPieces;
     const int piece = thread % kPieces;
-    const int k = begin + piece * 8;
-    const auto size = static_cast<int>(launch.gemm.in_features);
-    left_ = min(begin + launch.slice_cols, size) - k;
-    rows_ = static_cast<int>(min(launch.gemm.rows - first_row, int64_t{Shape::kRows})) - row;
-    // Where a thread has no columns nothing is read, but the address is one of the row.
-    source_ = static_cast<const __nv_bfloat16*>(launch.gemm.in) +
-              (first_row + row) * launch.gemm.in_stride + min(k, size - 8);
-    stride_ = kRowsAtOnce * launch.gemm.in_stride;
+    column_ = piece * 8;
+    size_ = static_cast<int>(launch.in_features);
+    rows_ = static_cast<int>(min(launch.rows - first_row, int64_t{Shape::kRows})) - row;
+    source_ =
+        static_cast<const __nv_bfloat16*>(launch.in) + (first_row + row) * launch.in_stride;
+    stride_ = kRowsAtOnce * launch.in_stride;
     const int place = row % 2 == 0 ? piece : piece ^ kOddRows;
     target_ = stages + row * kChunkBytes + place * 16;
   }
 
-  // Columns beyond the slice become zeros. Rows that do not exist stay what they are: products of
-  // one row are no part of another's.
-  __device__ void Fill(int chunk, int stage) const {
-    const int first = chunk * kChunk;
-    const int bytes = first < left_ ? 16 : 0;
-    const __nv_bfloat16* source = source_ + (first < left_ ? first : 0);
+  // Asks for the chunk whose columns begin at `k`; those from `end` on become zeros. Rows that do
+  // not exist stay what they are: products of one row are no part of another's.
+  __device__ void Fill(int k, int end, int stage) const {
+    const int column = k + column_;
+    const int bytes = column < min(end, size_) ? 16 : 0;
+    const __nv_bfloat16* source = source_ + min(column, size_ - 8);  // an address of the row
     const uint32_t target = target_ + stage * Shape::kStageBytes;
 #pragma unroll
     for (int i = 0; i < Shape::kRows; i += kRowsAtOnce) {
       if (i < rows_) {
-        asm volatile(
-            "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target + i * kChunkBytes),
-            "l"(source), "r"(bytes)
-            : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target +
+                                                                           i * kChunkBytes),
+                     "l"(source), "r"(bytes)
+                     : "memory");
       }
       source += stride_;
     }
@@ -158,8 +156,9 @@ class InputStages {
   static constexpr int kRowsAtOnce = Shape::kSliceThreads / kPieces;
   static_assert(kRowsAtOnce % 2 == 0 && Shape::kRows % kRowsAtOnce == 0);
 
-  int left_;  // columns of the slice from the thread's first on
-  int rows_;  // rows from the thread's first on
+  int column_;  // the thread's first of a chunk
+  int size_;
+  int rows_;  // from the thread's first on
   const __nv_bfloat16* source_;
   int64_t stride_;
   uint32_t target_;
@@ -528,14 +527,16 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   AwaitLastKernel();
   const InputStages<Shape, ChunkForm<Form>::kOddRows> input(
-      launch, first_row, begin, threadIdx.x % Shape::kSliceThreads, SharedAddress(stages));
+      launch.gemm, first_row, threadIdx.x % Shape::kSliceThreads, SharedAddress(stages));
   // Where all chunks have stages they are filled once, else for each group.
   const bool stays = chunks <= Shape::kStages;
   const int groups_of_cluster = (launch.num_groups - group + num_clusters - 1) / num_clusters;
   const int fills = stays ? chunks : chunks * groups_of_cluster;
   int filled = 0, fill_chunk = 0, fill_stage = 0;
   const auto fill_next = [&] {
-    if (filled < fills) input.Fill(fill_chunk, fill_stage);
+    if (filled < fills) {
+      input.Fill(begin + fill_chunk * kChunk, begin + launch.slice_cols, fill_stage);
+    }
     asm volatile("cp.async.commit_group;" ::: "memory");
     ++filled;
     if (++fill_chunk == chunks) fill_chunk = 0;
@@ -600,6 +601,236 @@ __global__ void __launch_bounds__(kThreads, 1)
   AwaitCluster();
 #endif
 }
+
+// What a block does where there are so many features that no slice needs a warp of its own.
+template <int kRowTiles, bool kGated>
+struct WideShape {
+  static constexpr int kTiles = 2;
+  static constexpr int kStages = 6;
+  static constexpr int kSliceThreads = kThreads;
+  static constexpr int kFeatures = kWarps * kTiles * kTileFeatures;
+  static constexpr int kOutputs = kGated ? kFeatures / 2 : kFeatures;
+  static constexpr int kRows = kRowTiles * kTileRows;
+  static constexpr int kStageBytes = kRows * kChunkBytes;
+  static constexpr int kInputBytes = kStages * kStageBytes;
+  static constexpr int kSharedBytes = kInputBytes + kTiles * kRowTiles * 4 * kThreads * 4;
+};
+
+// Stores what a lane has of a tile. `first`: of the features, of gates and of ups.
+template <typename Form, int kTiles, int kRowTiles, bool kGated>
+__device__ void StoreOwn(const ClusterGemmLaunch& launch, int64_t first_row,
+                         const int64_t (&first)[kTiles],
+                         const float (&values)[kTiles][kRowTiles][4]) {
+  const SkinnyGemmLaunch& gemm = launch.gemm;
+  const int lane = threadIdx.x % 32;
+  const int64_t outputs = kGated ? gemm.out_features / 2 : gemm.out_features;
+#pragma unroll
+  for (int i = 0; i < (kGated ? 1 : kTiles); ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t output = first[i] + half * 8 + lane / 4;
+      if (output >= outputs) continue;
+      const float scale = Form::FeatureScale(launch.weight, output);
+      const float up_scale = kGated ? Form::FeatureScale(launch.weight, outputs + output) : 0;
+      const float bias = gemm.bias == nullptr ? 0 : gemm.bias[output];
+#pragma unroll
+      for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int64_t row = first_row + j * kTileRows + lane % 4 * 2 + e;
+          if (row >= gemm.rows) continue;
+          const float sum = values[i][j][half * 2 + e];
+          float result = __fmul_rn(sum, scale);
+          if constexpr (kGated) {
+            result = GateTimes(gemm.activation, result,
+                               __fmul_rn(values[kTiles - 1][j][half * 2 + e], up_scale));
+          } else if (gemm.bias != nullptr) {
+            result = fmaf(sum, scale, bias);
+          }
+          StoreWithoutBias(gemm, row, output, result);
+        }
+      }
+    }
+  }
+}
+
+// blockIdx.x: takes every gridDim.x-th group of features; blockIdx.y: rows. A warp takes all of k,
+// slice after slice.
+template <typename Form, int kRowTiles, bool kGated, int kUnroll>
+__global__ void __launch_bounds__(kThreads, 1)
+    WideGemmKernel(const __grid_constant__ ClusterGemmLaunch launch) {
+#if __CUDA_ARCH__ >= 900
+  using Shape = WideShape<kRowTiles, kGated>;
+  constexpr int kTiles = Shape::kTiles;
+  static_assert(kUnroll > 1 && kWarps % kUnroll == 0);
+  extern __shared__ __align__(128) std::byte shared[];
+  const int part = threadIdx.x / 32;
+  const int64_t first_row = int64_t{blockIdx.y} * Shape::kRows;
+  const int chunks = (launch.slice_cols + kChunk - 1) / kChunk;  // of a slice
+  const int padded_cols = static_cast<int>(launch.weight.padded_cols);
+  float* const totals = reinterpret_cast<float*>(shared + Shape::kInputBytes) + threadIdx.x;
+  AllowNextKernel();
+
+  // Where a chunk is. They follow each other, of all slices of a group and then of the next.
+  struct Place {
+    int group;
+    int slice = 0;
+    int chunk = 0;
+  };
+  const auto advance = [&](Place& place) {
+    if (++place.chunk < chunks) return;
+    place.chunk = 0;
+    if (++place.slice < kWarps) return;
+    place.slice = 0;
+    place.group += gridDim.x;
+  };
+  const auto first_of = [&](const Place& place) {
+    return place.slice * launch.slice_cols + place.chunk * kChunk;
+  };
+  const auto end_of = [&](const Place& place) { return (place.slice + 1) * launch.slice_cols; };
+
+  WeightRows<Form, kTiles> rows;
+  WeightLines<Form, kTiles> lines;
+  ChunkOfTile<Form> ring[kUnroll][kTiles];
+  Place read = {static_cast<int>(blockIdx.x)};
+  const auto request_next = [&](ChunkOfTile<Form>(&chunk)[kTiles], uint32_t token) {
+    if (read.slice == 0 && read.chunk == 0 && read.group < launch.num_groups) {
+      int64_t first[kTiles];
+      FirstOfGroup<Shape, kTiles, kGated>(launch.gemm, read.group, part, first);
+      rows.Set(launch, first);
+    }
+    const int end = read.group < launch.num_groups ? min(end_of(read), padded_cols) : 0;
+    rows.RequestAll(launch, first_of(read), end, chunk, token);
+    advance(read);
+  };
+  Place ahead = read;
+  const auto prefetch_next = [&](bool is_read) {
+    if (ahead.slice == 0 && ahead.chunk == 0 && ahead.group < launch.num_groups) {
+      int64_t first[kTiles];
+      FirstOfGroup<Shape, kTiles, kGated>(launch.gemm, ahead.group, part, first);
+      lines.Set(launch, first);
+    }
+    if (!is_read && ahead.group < launch.num_groups && first_of(ahead) < padded_cols) {
+      lines.Prefetch(first_of(ahead));
+    }
+    advance(ahead);
+  };
+#pragma unroll
+  for (int u = 0; u + 1 < kUnroll; ++u) request_next(ring[u], 0);
+  for (int u = 0; u + 1 < kUnroll; ++u) prefetch_next(true);
+  for (int u = 0; u < kPrefetched; ++u) prefetch_next(false);
+
+  AwaitLastKernel();
+  const InputStages<Shape, ChunkForm<Form>::kOddRows> input(launch.gemm, first_row, threadIdx.x,
+                                                            SharedAddress(shared));
+  Place fill = {static_cast<int>(blockIdx.x)};
+  int fill_stage = 0;
+  const auto fill_next = [&] {
+    if (fill.group < launch.num_groups) input.Fill(first_of(fill), end_of(fill), fill_stage);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    advance(fill);
+    if (++fill_stage == Shape::kStages) fill_stage = 0;
+  };
+#pragma unroll
+  for (int i = 0; i + 1 < Shape::kStages; ++i) fill_next();
+
+  const int lane_row = static_cast<int>(threadIdx.x % 32) / 4 * kChunkBytes;
+  int stage = 0;
+  Place place = {static_cast<int>(blockIdx.x)};
+  float values[kTiles][kRowTiles][4] = {};
+  while (place.group < launch.num_groups) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const uint32_t token = WeightRows<Form, kTiles>::TokenOf(ring[u], launch.zero);
+      request_next(ring[(u + kUnroll - 1) % kUnroll], token);
+      prefetch_next(false);
+      asm volatile("cp.async.wait_group %0;" ::"n"(Shape::kStages - 2) : "memory");
+      __syncthreads();
+      fill_next();
+      MultiplyChunk<Form, kTiles, kRowTiles>(ring[u], shared + stage * Shape::kStageBytes + lane_row,
+                                             [](int) {}, values);
+      if (++stage == Shape::kStages) stage = 0;
+      if (place.chunk + 1 == chunks) {
+        const bool is_last = place.slice + 1 == kWarps;
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+          for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              float& total = totals[((i * kRowTiles + j) * 4 + e) * kThreads];
+              const float sum = (place.slice == 0 ? 0.0f : total) + values[i][j][e];
+              if (!is_last) total = sum;
+              values[i][j][e] = is_last ? sum : 0;
+            }
+          }
+        }
+        if (is_last) {
+          int64_t first[kTiles];
+          FirstOfGroup<Shape, kTiles, kGated>(launch.gemm, place.group, part, first);
+          StoreOwn<Form, kTiles, kRowTiles, kGated>(launch, first_row, first, values);
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+            for (int j = 0; j < kRowTiles; ++j) {
+#pragma unroll
+              for (float& value : values[i][j]) value = 0;
+            }
+          }
+        }
+      }
+      advance(place);
+    }
+  }
+#endif
+}
+
+template <typename Form, int kRowTiles, bool kGated>
+class WideGemm {
+ public:
+  using Shape = WideShape<kRowTiles, kGated>;
+
+  static int BlocksAtOnce() {
+    static const int blocks = FindBlocksAtOnce();
+    return blocks;
+  }
+  static cudaError_t Launch(const SkinnyGemmLaunch& gemm, const GroupedWeight& weight,
+                            cudaStream_t stream) {
+    const int64_t outputs = kGated ? gemm.out_features / 2 : gemm.out_features;
+    const int64_t groups = (outputs + Shape::kOutputs - 1) / Shape::kOutputs;
+    const int64_t rounds = (groups + BlocksAtOnce() - 1) / BlocksAtOnce();
+    return LaunchDependent(
+        {.grid = dim3(static_cast<unsigned>((groups + rounds - 1) / rounds),
+                      static_cast<unsigned>((gemm.rows + Shape::kRows - 1) / Shape::kRows)),
+         .block = dim3(kThreads),
+         .shared_bytes = Shape::kSharedBytes,
+         .stream = stream},
+        kKernel,
+        ClusterGemmLaunch{.gemm = gemm,
+                          .weight = weight,
+                          .slice_cols = ChunkForm<Form>::SliceCols(weight.padded_cols),
+                          .num_groups = static_cast<int>(groups)});
+  }
+
+ private:
+  static constexpr auto kKernel = &WideGemmKernel<Form, kRowTiles, kGated, 2>;
+
+  static int FindBlocksAtOnce() {
+    cudaFuncAttributes compiled;
+    if (cudaFuncGetAttributes(&compiled, kKernel) != cudaSuccess) return 0;
+    if (compiled.ptxVersion < 90) return 0;
+    int device = 0, processors = 0;
+    if (cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             Shape::kSharedBytes) != cudaSuccess ||
+        cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) !=
+            cudaSuccess) {
+      (void)cudaGetLastError();
+      return 0;
+    }
+    return processors;
+  }
+};
 
 template <typename Form, int kBlocks, int kTiles, int kRowTiles, bool kGated, int kMode = 3>
 class ClusterGemm {
