@@ -2,8 +2,8 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
-#include "gpu_worker/ops/model/cuda/cluster_gemm.h"
 #include "gpu_worker/ops/model/cuda/convert_weight.h"
+#include "gpu_worker/ops/model/cuda/some_rows_gemm.h"
 
 namespace retroinfer::cuda {
 
@@ -43,8 +43,8 @@ absl::Status CudaLinear::FewGated(CudaStream& stream, const GatedLinearArgs& arg
 
 absl::Status CudaLinear::LaunchFewOrSome(const SkinnyGemmLaunch& launch, CudaStream& stream) const {
   const GroupedWeight weight = Grouped();
-  if (!TakesClusterGemm(launch, weight)) return LaunchFew(launch, stream);
-  return CudaStatus(LaunchClusterGemm(launch, weight, stream.get()),
+  if (!TakesSomeRowsGemm(launch, weight)) return LaunchFew(launch, stream);
+  return CudaStatus(LaunchSomeRowsGemm(launch, weight, stream.get()),
                     launch.gated ? "launching gated_linear" : "launching linear");
 }
 
