@@ -82,6 +82,13 @@ __device__ void StoreShare(const SomeRowsLaunch& launch, int64_t first_row, int6
   for (int i = threadIdx.x; i < kQuads * (Shape::kRows / Shape::kBlocks); i += Shape::kThreads) {
     const int row = i / kQuads * Shape::kBlocks + rank;
     if (first_row + row >= launch.gemm.rows) break;
+    const int64_t first = group * Shape::kFeatures + i % kQuads * 4;
+    const auto count = static_cast<int>(min(launch.gemm.out_features - first, int64_t{4}));
+    OutputTerms terms[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (e < count) terms[e] = LoadTerms<Form>(launch, first_row + row, first + e);
+    }
     float4 of_slice[kSlicesOfK];
 #pragma unroll
     for (int s = 0; s < kSlicesOfK; ++s) {
@@ -96,11 +103,9 @@ __device__ void StoreShare(const SomeRowsLaunch& launch, int64_t first_row, int6
       sum[2] += of_slice[s].z;
       sum[3] += of_slice[s].w;
     }
-    const int64_t first = group * Shape::kFeatures + i % kQuads * 4;
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      if (first + e >= launch.gemm.out_features) break;
-      StoreOutput<Form, false>(launch, first_row + row, first + e, sum[e], 0);
+      if (e < count) StoreOutput<false>(launch.gemm, first_row + row, first + e, terms[e], sum[e]);
     }
   }
 }

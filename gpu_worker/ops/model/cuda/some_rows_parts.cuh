@@ -305,29 +305,43 @@ __device__ void MultiplyChunk(const ChunkOfTile<Form> (&chunk)[kTiles], const st
   }
 }
 
-// Stores an output whose products are `sum`; `up`: those of the feature that it gates. Rounds where
-// the kernels for few rows do, as they are compiled: a bias is added in one with the product of sum
-// and scale.
-template <typename Form, bool kGated>
-__device__ void StoreOutput(const SomeRowsLaunch& launch, int64_t row, int64_t output, float sum,
-                            float up) {
+// What becomes of an output's sum, read before the sum is there.
+struct OutputTerms {
+  float scale;
+  float bias;
+  float before;
+};
+
+// REQUIRES: there is such an output.
+template <typename Form>
+__device__ OutputTerms LoadTerms(const SomeRowsLaunch& launch, int64_t row, int64_t output) {
   const SkinnyGemmLaunch& gemm = launch.gemm;
-  const float scale = Form::FeatureScale(launch.weight, output);
-  float value = __fmul_rn(sum, scale);
-  if constexpr (kGated) {
-    const float up_scale = Form::FeatureScale(launch.weight, gemm.out_features / 2 + output);
-    value = GateTimes(gemm.activation, value, __fmul_rn(up, up_scale));
-  } else if (gemm.bias != nullptr) {
-    value = fmaf(sum, scale, gemm.bias[output]);
+  const int64_t at = row * gemm.out_stride + output;
+  OutputTerms terms = {.scale = Form::FeatureScale(launch.weight, output), .bias = 0, .before = 0};
+  if (gemm.bias != nullptr) terms.bias = gemm.bias[output];
+  if (gemm.accumulate) {
+    terms.before = gemm.out_is_f32
+                       ? reinterpret_cast<const float*>(gemm.out)[at]
+                       : __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(gemm.out)[at]);
   }
+  return terms;
+}
+
+// Stores an output whose products are `sum`; `up`: those of the feature that it gates, times its
+// scale. Rounds where the kernels for few rows do, as they are compiled: a bias is added in one
+// with the product of sum and scale.
+template <bool kGated>
+__device__ void StoreOutput(const SkinnyGemmLaunch& gemm, int64_t row, int64_t output,
+                            const OutputTerms& terms, float sum, float up = 0) {
+  float value =
+      gemm.bias != nullptr ? fmaf(sum, terms.scale, terms.bias) : __fmul_rn(sum, terms.scale);
+  if constexpr (kGated) value = GateTimes(gemm.activation, value, up);
+  if (gemm.accumulate) value = __fadd_rn(value, terms.before);
   const int64_t at = row * gemm.out_stride + output;
   if (gemm.out_is_f32) {
-    auto* const out = reinterpret_cast<float*>(gemm.out) + at;
-    *out = gemm.accumulate ? __fadd_rn(value, *out) : value;
+    reinterpret_cast<float*>(gemm.out)[at] = value;
   } else {
-    auto* const out = reinterpret_cast<__nv_bfloat16*>(gemm.out) + at;
-    if (gemm.accumulate) value = __fadd_rn(value, __bfloat162float(*out));
-    *out = __float2bfloat16_rn(value);
+    reinterpret_cast<__nv_bfloat16*>(gemm.out)[at] = __float2bfloat16_rn(value);
   }
 }
 

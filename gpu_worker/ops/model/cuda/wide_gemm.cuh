@@ -50,12 +50,15 @@ __device__ void StoreTile(const SomeRowsLaunch& launch, int64_t first_row, int64
   for (int half = 0; half < 2; ++half) {
     const int64_t output = first + half * 8 + lane / 4;
     if (output >= outputs) continue;
+    const float up_scale = Shape::kGated ? Form::FeatureScale(launch.weight, outputs + output) : 0;
 #pragma unroll
     for (int i = 0; i < Shape::kRowTiles * 2; ++i) {
       const int64_t row = first_row + i / 2 * kTileRows + lane % 4 * 2 + i % 2;
       if (row >= launch.gemm.rows) continue;
       const float* const total = totals + (i / 2 * 4 + half * 2 + i % 2) * Shape::kThreads;
-      StoreOutput<Form, Shape::kGated>(launch, row, output, *total, Shape::kGated ? total[32] : 0);
+      const float up = Shape::kGated ? __fmul_rn(total[32], up_scale) : 0;
+      StoreOutput<Shape::kGated>(launch.gemm, row, output, LoadTerms<Form>(launch, row, output),
+                                 *total, up);
     }
   }
 }
