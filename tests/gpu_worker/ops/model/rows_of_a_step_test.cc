@@ -16,7 +16,7 @@ namespace {
 using namespace test_support;
 
 constexpr int64_t kRows = 66;
-constexpr int64_t kSomeRows[] = {1, 8, 9, 17, 32, 33, 48, 64};
+constexpr int64_t kSomeRows[] = {8, 17, 33, 48, 64};
 constexpr KeptWeights kForms[] = {KeptWeights::kAsStored, KeptWeights::kFp8, KeptWeights::kInt4};
 
 struct Shape {
@@ -25,7 +25,7 @@ struct Shape {
 };
 // Few features of many columns, more columns than a slice of k has room for on a GPU, and ends that
 // divide nothing; many features; so many that each warp of a GPU takes all columns.
-constexpr Shape kShapes[] = {{4616, 272}, {1352, 1000}, {144, 5008}, {72, 33424}};
+constexpr Shape kShapes[] = {{4616, 272}, {136, 5008}, {72, 33424}};
 
 class RowsOfAStepTest : public testing::TestWithParam<BackendParam> {
  protected:
@@ -57,7 +57,10 @@ class RowsOfAStepTest : public testing::TestWithParam<BackendParam> {
   template <typename Operation>
   void CheckRows(const Operation& operation, const Shape& shape, std::string_view what) {
     const auto x = RandomNormal(static_cast<size_t>(kRows * shape.in), 3);
-    const auto before = RandomNormal(static_cast<size_t>(kRows * shape.out), 4);
+    std::vector<float> before;
+    for (int64_t i = 0; i < kRows * shape.out; ++i) {
+      before.push_back(0.25f * static_cast<float>(i % 13 - 6));
+    }
     const auto all = Run(operation, x, kRows, shape.in, before, shape.out);
     EXPECT_NE(all, before);
     for (const int64_t rows : kSomeRows) {
@@ -65,7 +68,7 @@ class RowsOfAStepTest : public testing::TestWithParam<BackendParam> {
       EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()))
           << what << ", " << rows << " rows of " << shape.in << " x " << shape.out;
     }
-    for (const int64_t row : {int64_t{63}, kRows - 1}) {
+    for (const int64_t row : {int64_t{0}, int64_t{19}, kRows - 1}) {
       const auto from = [row](std::span<const float> rows, int64_t cols) {
         return rows.subspan(static_cast<size_t>(row * cols), static_cast<size_t>(cols));
       };
