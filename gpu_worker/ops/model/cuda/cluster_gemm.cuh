@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/model/cuda/some_rows_parts.cuh"
@@ -26,9 +27,13 @@ struct ClusterShape {
   static constexpr int kStages = kStagesOfSlice;
   static constexpr int kStageBytes = kRows * kChunkBytes;
   static constexpr int kInputBytes = kSlices * kStages * kStageBytes;
+  // Sums of so many rows are exchanged at a time. Loads that are under way need the L1 cache that
+  // shared memory leaves: with those of 64 rows a block would have 28 KiB left.
+  static constexpr int kPartTiles = kRowTiles > 6 ? kRowTiles / 2 : kRowTiles;
+  static constexpr int kPartRows = kPartTiles * kTileRows;
   // Of a row's sums, in floats: four lanes store to four rows at once.
   static constexpr int kPitch = kFeatures + 4;
-  static constexpr int kSliceSums = kRows * kPitch;
+  static constexpr int kSliceSums = kPartRows * kPitch;
   static constexpr int kSharedBytes = kInputBytes + kSlices * kSliceSums * 4;
 };
 
@@ -53,33 +58,34 @@ __device__ inline float4 LoadOfBlock(const float* address, int block) {
   return values;
 }
 
-// Puts a warp's sums where the cluster's blocks find them. `sums`: of the slice, at the warp's
-// features.
-template <typename Shape>
+// Puts a warp's sums of a part of the rows where the cluster's blocks find them. `sums`: of the
+// slice, at the warp's features.
+template <typename Shape, int kFirstTile>
 __device__ void ShareSums(const float (&values)[Shape::kTiles][Shape::kRowTiles][4], float* sums) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < Shape::kTiles; ++i) {
 #pragma unroll
-    for (int j = 0; j < Shape::kRowTiles; ++j) {
+    for (int j = 0; j < Shape::kPartTiles; ++j) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int row = j * kTileRows + lane % 4 * 2 + e % 2;
         const int feature = i * kTileFeatures + lane / 4 + e / 2 * 8;
-        sums[row * Shape::kPitch + feature] = values[i][j][e];
+        sums[row * Shape::kPitch + feature] = values[i][kFirstTile + j][e];
       }
     }
   }
 }
 
-// Adds the slices' sums of the block's share of a group's rows, and stores the results. `sums`: of
+// Adds the slices' sums of the block's share of a part's rows, and stores the results. `sums`: of
 // the block's first slice.
 template <typename Form, typename Shape>
 __device__ void StoreShare(const SomeRowsLaunch& launch, int64_t first_row, int64_t group,
                            const float* sums) {
   constexpr int kQuads = Shape::kFeatures / 4;
   const int rank = blockIdx.x % Shape::kBlocks;
-  for (int i = threadIdx.x; i < kQuads * (Shape::kRows / Shape::kBlocks); i += Shape::kThreads) {
+  for (int i = threadIdx.x; i < kQuads * (Shape::kPartRows / Shape::kBlocks);
+       i += Shape::kThreads) {
     const int row = i / kQuads * Shape::kBlocks + rank;
     if (first_row + row >= launch.gemm.rows) break;
     const int64_t first = group * Shape::kFeatures + i % kQuads * 4;
@@ -192,13 +198,21 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
     }
     if (stays) stage = 0;
-    // Until all blocks have read the sums of the group before.
-    if (!is_first) AwaitCluster();
-    ShareSums<Shape>(values, sums + slice * Shape::kSliceSums + part * (kTiles * kTileFeatures));
-    ArriveAtCluster();
-    AwaitCluster();
-    StoreShare<Form, Shape>(launch, first_row, group, sums);
-    ArriveAtCluster();
+    const auto exchange = [&](auto first_tile) {
+      constexpr int kFirstTile = decltype(first_tile)::value;
+      // Until all blocks have read the sums before these.
+      if (!is_first || kFirstTile > 0) AwaitCluster();
+      ShareSums<Shape, kFirstTile>(
+          values, sums + slice * Shape::kSliceSums + part * (kTiles * kTileFeatures));
+      ArriveAtCluster();
+      AwaitCluster();
+      StoreShare<Form, Shape>(launch, first_row + kFirstTile * kTileRows, group, sums);
+      ArriveAtCluster();
+    };
+    exchange(std::integral_constant<int, 0>());
+    if constexpr (Shape::kPartTiles < Shape::kRowTiles) {
+      exchange(std::integral_constant<int, Shape::kPartTiles>());
+    }
     group += num_clusters;
   }
   // A block's shared memory must not end before the others have read it.

@@ -15,6 +15,7 @@ const SomeRowsKernels* KernelsOf(GroupedForm form) {
     case GroupedForm::kFp8Blocks:
       return &kSomeRowsFp8Blocks;
     case GroupedForm::kInt4Steps:
+      return &kSomeRowsInt4Steps;
     case GroupedForm::kInt4Words:
     case GroupedForm::kNone:
       break;
@@ -27,7 +28,8 @@ bool AreAvailable() {
     const bool bf16 = kSomeRowsBf16.prepare();
     const bool features = kSomeRowsFp8Features.prepare();
     const bool blocks = kSomeRowsFp8Blocks.prepare();
-    return bf16 && features && blocks;
+    const bool int4 = kSomeRowsInt4Steps.prepare();
+    return bf16 && features && blocks && int4;
   }();
   return available;
 }

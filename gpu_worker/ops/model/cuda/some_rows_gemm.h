@@ -32,5 +32,6 @@ struct SomeRowsKernels {
 extern const SomeRowsKernels kSomeRowsBf16;
 extern const SomeRowsKernels kSomeRowsFp8Features;
 extern const SomeRowsKernels kSomeRowsFp8Blocks;
+extern const SomeRowsKernels kSomeRowsInt4Steps;
 
 }  // namespace retroinfer::cuda

@@ -221,10 +221,15 @@ __device__ Packed8 StagedInput(const std::byte* row, int row_tile, int step, int
   return {{loaded.x, loaded.y, loaded.z, loaded.w}};
 }
 
+// Row tiles whose inputs registers hold at a time.
+template <int kRowTiles>
+inline constexpr int kTilesAtOnce = kRowTiles <= 4 ? kRowTiles : kRowTiles / 2;
+
 // Adds a chunk's products to the sums, of a form without scales of groups.
 template <typename Form, int kTiles, int kRowTiles>
 __device__ void MultiplyPlain(const ChunkOfTile<Form> (&chunk)[kTiles], const std::byte* row,
                               float (&sums)[kTiles][kRowTiles][4]) {
+  constexpr int kAtOnce = kTilesAtOnce<kRowTiles>;
 #pragma unroll
   for (int step = 0; step < ChunkForm<Form>::kSteps; ++step) {
     uint32_t a[kTiles][Form::kMmas][4];
@@ -234,18 +239,20 @@ __device__ void MultiplyPlain(const ChunkOfTile<Form> (&chunk)[kTiles], const st
                    chunk[i].scales[1], a[i]);
     }
 #pragma unroll
-    for (int eight = 0; eight < Form::kInputs; ++eight) {
-      Packed8 x[kRowTiles];
+    for (int part = 0; part < Form::kInputs * (kRowTiles / kAtOnce); ++part) {
+      const int eight = part % Form::kInputs;
+      const int first = part / Form::kInputs * kAtOnce;
+      Packed8 x[kAtOnce];
 #pragma unroll
-      for (int j = 0; j < kRowTiles; ++j) x[j] = StagedInput<Form>(row, j, step, eight);
+      for (int j = 0; j < kAtOnce; ++j) x[j] = StagedInput<Form>(row, first + j, step, eight);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
           const uint32_t(&m)[4] = a[i][eight * 2 + half];
 #pragma unroll
-          for (int j = 0; j < kRowTiles; ++j) {
-            MultiplyAdd(sums[i][j], m[0], m[1], m[2], m[3], x[j].word[half * 2],
+          for (int j = 0; j < kAtOnce; ++j) {
+            MultiplyAdd(sums[i][first + j], m[0], m[1], m[2], m[3], x[j].word[half * 2],
                         x[j].word[half * 2 + 1]);
           }
         }
@@ -260,34 +267,44 @@ __device__ void MultiplyScaled(const ChunkOfTile<Form> (&chunk)[kTiles], const s
                                float (&sums)[kTiles][kRowTiles][4]) {
   using Chunk = ChunkForm<Form>;
   constexpr int kSharing = Chunk::kMmas / Chunk::kGroups;
-  uint32_t a[kTiles][Chunk::kSteps][Form::kMmas][4];
+  static_assert(kSharing % 2 == 0);
+  constexpr int kAtOnce = kTilesAtOnce<kRowTiles>;
 #pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
+  for (int first = 0; first < kRowTiles; first += kAtOnce) {
+    float of_group[kTiles][kAtOnce][4] = {};
 #pragma unroll
-    for (int step = 0; step < Chunk::kSteps; ++step) {
-      Form::Unpack(chunk[i].codes[step][0], chunk[i].codes[step][1], chunk[i].scales[0],
-                   chunk[i].scales[1], a[i][step]);
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < kRowTiles; ++j) {
-    float of_group[kTiles][4] = {};
-#pragma unroll
-    for (int m = 0; m < Chunk::kMmas; ++m) {
+    for (int m = 0; m < Chunk::kMmas; m += 2) {
       const int step = m / Form::kMmas;
       const int of_step = m % Form::kMmas;
-      const Packed8 x = StagedInput<Form>(row, j, step, of_step / 2);
+      Packed8 x[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        x[j] = StagedInput<Form>(row, first + j, step, of_step / 2);
+      }
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        const uint32_t(&operand)[4] = a[i][step][of_step];
-        MultiplyAdd(of_group[i], operand[0], operand[1], operand[2], operand[3], x.word[m % 2 * 2],
-                    x.word[m % 2 * 2 + 1]);
-        if ((m + 1) % kSharing != 0) continue;
+        uint32_t a[Form::kMmas][4];
+        Form::Unpack(chunk[i].codes[step][0], chunk[i].codes[step][1], chunk[i].scales[0],
+                     chunk[i].scales[1], a);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const float scale = Form::ScaleOf(chunk[i].scales[e / 2][m / kSharing]);
-          sums[i][j][e] = fmaf(scale, of_group[i][e], sums[i][j][e]);
-          of_group[i][e] = 0;
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t(&operand)[4] = a[of_step + half];
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) {
+            MultiplyAdd(of_group[i][j], operand[0], operand[1], operand[2], operand[3],
+                        x[j].word[half * 2], x[j].word[half * 2 + 1]);
+          }
+        }
+        if ((m + 2) % kSharing != 0) continue;
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const float scale = Form::ScaleOf(chunk[i].scales[e / 2][m / kSharing]);
+            float& sum = sums[i][first + j][e];
+            sum = fmaf(scale, of_group[i][j][e], sum);
+            of_group[i][j][e] = 0;
+          }
         }
       }
     }

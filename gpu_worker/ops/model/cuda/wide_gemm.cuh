@@ -19,7 +19,7 @@ struct WideShape {
   static constexpr int kOutputs = kGated ? kFeatures / 2 : kFeatures;
   static constexpr int kRowTiles = kTilesOfRows;
   static constexpr int kRows = kRowTiles * kTileRows;
-  static constexpr int kStages = 6;
+  static constexpr int kStages = kRowTiles > 6 ? 4 : 6;  // the rest is the L1 cache's
   static constexpr int kStageBytes = kRows * kChunkBytes;
   static constexpr int kInputBytes = kStages * kStageBytes;
   static constexpr int kSharedBytes = kInputBytes + kRowTiles * 4 * kThreads * 4;
