@@ -44,7 +44,7 @@ bool TakesSomeRowsGemm(const SkinnyGemmLaunch& gemm, const GroupedWeight& weight
                        gemm.in_features % 8 == 0;
   const SomeRowsKernels* const kernels = KernelsOf(weight.form);
   if (gemm.rows <= kFewRows || !aligned || kernels == nullptr || !AreAvailable()) return false;
-  return !gemm.gated || kernels->are_many(gemm);
+  return kernels->takes(gemm);
 }
 
 cudaError_t LaunchSomeRowsGemm(const SkinnyGemmLaunch& gemm, const GroupedWeight& weight,

@@ -24,8 +24,8 @@ cudaError_t LaunchSomeRowsGemm(const SkinnyGemmLaunch& gemm, const GroupedWeight
 struct SomeRowsKernels {
   // Whether the GPU takes them; readies them.
   bool (*prepare)();
-  // Whether features are many, so that a kernel takes gated products, too.
-  bool (*are_many)(const SkinnyGemmLaunch& gemm);
+  // Whether they take a product of 17 rows or more sooner than the kernels for few rows.
+  bool (*takes)(const SkinnyGemmLaunch& gemm);
   cudaError_t (*launch)(const SkinnyGemmLaunch& gemm, const GroupedWeight& weight,
                         cudaStream_t stream);
 };

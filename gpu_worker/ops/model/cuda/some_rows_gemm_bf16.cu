@@ -3,6 +3,6 @@
 
 namespace retroinfer::cuda {
 
-const SomeRowsKernels kSomeRowsBf16 = SomeRowsOf<Bf16Form, 4, 8, 1, 4>::kKernels;
+const SomeRowsKernels kSomeRowsBf16 = SomeRowsOf<Bf16Form, kAllRows, kAllRows>::kKernels;
 
 }  // namespace retroinfer::cuda

@@ -3,7 +3,8 @@
 
 namespace retroinfer::cuda {
 
-const SomeRowsKernels kSomeRowsFp8Features = SomeRowsOf<Fp8Form<false>, 2, 16, 1, 2>::kKernels;
-const SomeRowsKernels kSomeRowsFp8Blocks = SomeRowsOf<Fp8Form<true>, 2, 16, 1, 2>::kKernels;
+const SomeRowsKernels kSomeRowsFp8Features =
+    SomeRowsOf<Fp8Form<false>, kAllRows, kAllRows>::kKernels;
+const SomeRowsKernels kSomeRowsFp8Blocks = SomeRowsOf<Fp8Form<true>, kAllRows, 48>::kKernels;
 
 }  // namespace retroinfer::cuda

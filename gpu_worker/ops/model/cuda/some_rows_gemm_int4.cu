@@ -3,6 +3,6 @@
 
 namespace retroinfer::cuda {
 
-const SomeRowsKernels kSomeRowsInt4Steps = SomeRowsOf<Int4Form<1>, 2, 16, 1, 2>::kKernels;
+const SomeRowsKernels kSomeRowsInt4Steps = SomeRowsOf<Int4Form<1>, 32, 32>::kKernels;
 
 }  // namespace retroinfer::cuda
