@@ -30,12 +30,12 @@ struct Projection {
   int64_t in;
   int64_t out;
   DType out_dtype = DType::kBf16;
+  bool gated = false;  // of decode rows alone
 };
-constexpr Projection kProjections[] = {{"qkv", 4096, 6144},
-                                       {"attention out", 4096, 4096},
-                                       {"gate and up", 4096, 28672},
-                                       {"down", 14336, 4096},
-                                       {"vocabulary", 4096, 128256, DType::kF32}};
+constexpr Projection kProjections[] = {
+    {"qkv", 4096, 6144},          {"attention out", 4096, 4096},
+    {"gate and up", 4096, 28672}, {"gate times up", 4096, 28672, DType::kBf16, true},
+    {"down", 14336, 4096},        {"vocabulary", 4096, 128256, DType::kF32}};
 
 // How a weight is kept.
 enum class Form {
@@ -126,20 +126,25 @@ void MeasureProjection(Machine& machine, const Projection& projection, Form form
       weights.push_back(Must(machine.ops().model().PrepareLinear(source)));
     }
   }
-  for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 1024, 2048}) {
+  for (const int64_t rows : {1, 8, 9, 12, 16, 20, 24, 32, 40, 48, 64, 65, 128, 1024, 2048}) {
     const bool decode = rows <= 128;
-    if (!decode && projection.out_dtype == DType::kF32) continue;
+    if (!decode && (projection.out_dtype == DType::kF32 || projection.gated)) continue;
     const DeviceBuffer in = machine.Random(static_cast<size_t>(rows * projection.in * 2));
     const DeviceBuffer out = machine.Random(static_cast<size_t>(rows * projection.out) *
                                             DTypeBytes(projection.out_dtype));
+    const auto x = MatrixView::Dense(in.bytes(), DType::kBf16, rows, projection.in);
+    const auto y = MatrixView::Dense(out.bytes(), projection.out_dtype, rows, projection.out);
     const double us = machine.Microseconds(copies, [&] {
       for (const auto& weight : weights) {
-        Must(machine.ops().model().Linear(
-            machine.stream(),
-            {.linear = weight.get(),
-             .in = MatrixView::Dense(in.bytes(), DType::kBf16, rows, projection.in),
-             .out = MatrixView::Dense(out.bytes(), projection.out_dtype, rows, projection.out),
-             .decode = decode}));
+        Must(projection.gated ? machine.ops().model().GatedLinear(
+                                    machine.stream(), {.linear = weight.get(),
+                                                       .in = x,
+                                                       .gate_up = y,
+                                                       .out = y.Columns(0, projection.out / 2),
+                                                       .decode = decode})
+                              : machine.ops().model().Linear(
+                                    machine.stream(),
+                                    {.linear = weight.get(), .in = x, .out = y, .decode = decode}));
       }
     });
     const double flops = 2.0 * static_cast<double>(rows * projection.in * projection.out);

@@ -3,6 +3,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/model/cuda/convert_weight.h"
+#include "gpu_worker/ops/model/cuda/some_rows_gemm.h"
 
 namespace retroinfer::cuda {
 
@@ -30,14 +31,21 @@ absl::Status CudaLinear::Few(CudaStream& stream, const LinearArgs& args) const {
   launch.bias = bias_f32_.as<const float>().device_data();
   launch.out_is_f32 = args.out.dtype == DType::kF32;
   launch.accumulate = args.accumulate;
-  return LaunchFew(launch, stream);
+  return LaunchFewOrSome(launch, stream);
 }
 
 absl::Status CudaLinear::FewGated(CudaStream& stream, const GatedLinearArgs& args) const {
   SkinnyGemmLaunch launch = LaunchOf(args.in, args.out);
   launch.gated = true;
   launch.activation = args.activation;
-  return LaunchFew(launch, stream);
+  return LaunchFewOrSome(launch, stream);
+}
+
+absl::Status CudaLinear::LaunchFewOrSome(const SkinnyGemmLaunch& launch, CudaStream& stream) const {
+  const GroupedWeight weight = Grouped();
+  if (!TakesSomeRowsGemm(launch, weight)) return LaunchFew(launch, stream);
+  return CudaStatus(LaunchSomeRowsGemm(launch, weight, stream.get()),
+                    launch.gated ? "launching gated_linear" : "launching linear");
 }
 
 ProductShape CudaLinear::ShapeOf(const LinearArgs& args, int64_t features) const {

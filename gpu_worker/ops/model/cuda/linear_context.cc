@@ -8,6 +8,7 @@
 #include "gpu_worker/ops/model/cuda/grouped_launch.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm_int4.h"
+#include "gpu_worker/ops/model/cuda/some_rows_gemm.h"
 
 namespace retroinfer::cuda {
 namespace {
@@ -23,6 +24,7 @@ absl::StatusOr<std::unique_ptr<LinearContext>> LinearContext::Create(CudaDevice&
   RETURN_IF_ERROR(CublasStatus(*lt, lt->create(&context->handle_), "starting cuBLASLt"));
   RETURN_IF_CUDA_ERROR(PrepareSkinnyGemm());
   RETURN_IF_CUDA_ERROR(PrepareSkinnyGemmInt4());
+  PrepareSomeRowsGemm();
   RETURN_IF_CUDA_ERROR(PrepareGrouped());
   absl::MutexLock lock(&context->mutex_);
   for (int i = 0; i < kPreparedWorkspaces; ++i) {
