@@ -3,17 +3,17 @@
 #pragma once
 
 #include <cstdint>
-#include <cub/block/block_scan.cuh>
 #include <type_traits>
 
 #include "gpu_worker/ops/index/cluster_select.h"
 #include "gpu_worker/ops/index/cuda/exp_sum.cuh"
+#include "gpu_worker/ops/index/cuda/place_ranks.cuh"
 #include "gpu_worker/ops/index/cuda/row_parts.cuh"
 
 namespace retroinfer::cuda {
 
 constexpr int kMaxGroup = 16;
-constexpr int kBins = 1024;
+constexpr int kBins = 2048;
 constexpr int kMaxCandidates = 512;
 
 // Scores of the places of a row that one part works on: of each head of the group, `stride` apart.
@@ -24,33 +24,31 @@ struct RowScores {
   int32_t count;  // a multiple of 64
 };
 
+// Of the ranks of live places; infinities, the least the larger one, where there are none.
 struct RankRange {
   float least;
   float most;
-  int32_t num_live;
 };
 
-__device__ inline RankRange Merge(const RankRange& a, const RankRange& b) {
-  return {fminf(a.least, b.least), fmaxf(a.most, b.most), a.num_live + b.num_live};
+// A number that is larger for a larger rank.
+__device__ inline uint32_t OrderOf(float rank) {
+  const uint32_t bits = __float_as_uint(rank);
+  return bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u);
+}
+__device__ inline float RankOfOrder(uint32_t order) {
+  return __uint_as_float(order ^ ((order >> 31) != 0 ? 0x80000000u : 0xffffffffu));
 }
 
-// As of an ExpSum.
-__device__ inline RankRange MergeLanes(RankRange range, int count) {
-  for (int step = 1; step < count; step *= 2) {
-    range = Merge(range, {__shfl_xor_sync(kAllLanes, range.least, step),
-                          __shfl_xor_sync(kAllLanes, range.most, step),
-                          __shfl_xor_sync(kAllLanes, range.num_live, step)});
-  }
-  return range;
+// Merges those of all lanes.
+__device__ inline RankRange MergeLanes(const RankRange& range) {
+  return {RankOfOrder(__reduce_min_sync(kAllLanes, OrderOf(range.least))),
+          RankOfOrder(__reduce_max_sync(kAllLanes, OrderOf(range.most)))};
 }
-
-constexpr int kRowThreads = 1024;  // of a part
 
 template <int kParts>
 struct SelectShared {
   static constexpr int kWarps = kRowThreads / 32;
   static_assert(kWarps == 32);  // one for each lane of the warp that merges
-  using Scan = cub::BlockScan<int32_t, kRowThreads>;
 
   // Read by the other parts of the row.
   ExpSum part_sums[kMaxGroup];
@@ -60,17 +58,15 @@ struct SelectShared {
   int32_t num_part_candidates[2];
   int32_t part_zone_sizes[2];
 
-  // This block's own.
-  union {
-    ExpSum of_warp[kWarps];
-    RankRange range_of_warp[kWarps];
-    typename Scan::TempStorage scan;
-    int32_t zone_sizes[2][kWarps];
-    uint32_t digits[256];
-  };
-  RankRange range;
+  // This block's own. What a kernel's next step writes is not what threads may still read.
+  ExpSum sum_of_warp[kWarps];
+  RankRange range_of_warp[kWarps];
+  int32_t size_of_warp[kWarps];
+  uint32_t zone_sizes[2][kPlaceRounds][kWarps];  // of two batches in turn
+  uint32_t digits[256];
   float log_sums[kMaxGroup];
-  uint64_t candidates[2][kMaxCandidates];
+  uint64_t candidates[2][kParts > 1 ? kMaxCandidates : 1];  // of all parts, if there are several
+  int32_t num_candidates[2];
   int32_t bin[2];
   int32_t wanted[2];  // place of the threshold among the keys of its bin, from 1
   uint64_t threshold[2];
@@ -82,134 +78,165 @@ struct Places {
   int32_t count;
 };
 
+// Sixteen scores of a thread, in four reads.
+struct FourScores {
+  static constexpr int kCount = 4;
+  float4 x[kCount];
+
+  // Begins to read number `first` of a row of `count`, and those `step` apart behind it.
+  __device__ FourScores(const float4* row, int first, int step, int count) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float none = -INFINITY;
+      x[j] = first + j * step < count ? row[first + j * step] : float4{none, none, none, none};
+    }
+  }
+  __device__ ExpSum AddTo(const ExpSum& sum) const {
+    float max = sum.max;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      max = fmaxf(max, fmaxf(fmaxf(x[j].x, x[j].y), fmaxf(x[j].z, x[j].w)));
+    }
+    if (max == -INFINITY) return sum;
+    float added = 0;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      added += Exp(x[j].x - max) + Exp(x[j].y - max) + Exp(x[j].z - max) + Exp(x[j].w - max);
+    }
+    return {max, sum.sum * Exp(sum.max - max) + added};
+  }
+};
+
+// Of what ranks are relative to. A head without live clusters wants none.
+__device__ inline float LogOf(const ExpSum& sum) {
+  return sum.max == -INFINITY ? INFINITY : sum.max + logf(sum.sum);
+}
+
 // Logarithm of the sum of exp(score) of each head of the group, over all parts of the row.
 template <int kParts>
 __device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
   const int32_t count = of.count;
-  constexpr int kWarps = SelectShared<kParts>::kWarps;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int slots = of.group > 8 ? 16 : of.group > 4 ? 8 : of.group > 2 ? 4 : of.group;
-  const int warps_per_head = kWarps / slots;
-  const int head = warp / warps_per_head;
+  const int width = of.group > 8 ? 1 : of.group > 4 ? 2 : of.group > 2 ? 3 : 6 - of.group;
+  const int warps_per_head = 1 << width;
+  const int head = warp >> width;
   ExpSum sum{-INFINITY, 0};
   if (head < of.group) {
     const auto* row = reinterpret_cast<const float4*>(of.scores + head * of.stride);
     const int step = warps_per_head * 32;
-    constexpr int kAtOnce = 4;
-    for (int i = warp % warps_per_head * 32 + lane; i < count / 4; i += kAtOnce * step) {
-      float4 x[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        const float none = -INFINITY;
-        x[j] = i + j * step < count / 4 ? row[i + j * step] : float4{none, none, none, none};
-      }
-      float max = sum.max;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        max = fmaxf(max, fmaxf(fmaxf(x[j].x, x[j].y), fmaxf(x[j].z, x[j].w)));
-      }
-      if (max == -INFINITY) continue;
-      float added = 0;
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        added += Exp(x[j].x - max) + Exp(x[j].y - max) + Exp(x[j].z - max) + Exp(x[j].w - max);
-      }
-      sum = {max, sum.sum * Exp(sum.max - max) + added};
+    FourScores x(row, warp % warps_per_head * 32 + lane, step, count / 4);
+    for (int i = warp % warps_per_head * 32 + lane; i < count / 4; i += FourScores::kCount * step) {
+      const FourScores next(row, i + FourScores::kCount * step, step, count / 4);
+      sum = x.AddTo(sum);
+      x = next;
     }
   }
   sum = MergeLanes(sum, 32);
-  if (lane == 0) shared.of_warp[warp] = sum;
+  if (lane == 0) shared.sum_of_warp[warp] = sum;
   __syncthreads();
   if (warp == 0) {
-    const ExpSum all = MergeLanes(shared.of_warp[lane], warps_per_head);
-    const int of_head = lane / warps_per_head;
-    if (lane % warps_per_head == 0 && of_head < of.group) shared.part_sums[of_head] = all;
-  }
-  RowParts<kParts>::Sync();
-  constexpr int kHeadsAtOnce = 32 / kParts;
-  if (warp * kHeadsAtOnce < of.group) {
-    const int of_head = warp * kHeadsAtOnce + lane / kParts;
-    const bool is_head = of_head < of.group;
-    ExpSum all{-INFINITY, 0};
-    if (is_head) all = RowParts<kParts>::Of(shared.part_sums, lane % kParts)[of_head];
-    all = MergeLanes(all, kParts);
-    // A head without live clusters wants none.
-    if (is_head && lane % kParts == 0) {
-      shared.log_sums[of_head] = all.max == -INFINITY ? INFINITY : all.max + logf(all.sum);
+    const ExpSum all = MergeLanes(shared.sum_of_warp[lane], warps_per_head);
+    const int of_head = lane >> width;
+    if (lane % warps_per_head == 0 && of_head < of.group) {
+      shared.part_sums[of_head] = all;
+      if constexpr (kParts == 1) shared.log_sums[of_head] = LogOf(all);
     }
   }
-  __syncthreads();
+  RowParts<kParts>::Sync();
+  if constexpr (kParts > 1) {
+    constexpr int kHeadsAtOnce = 32 / kParts;
+    if (warp * kHeadsAtOnce < of.group) {
+      const int of_head = warp * kHeadsAtOnce + lane / kParts;
+      const bool is_head = of_head < of.group;
+      ExpSum all{-INFINITY, 0};
+      if (is_head) all = RowParts<kParts>::Of(shared.part_sums, lane % kParts)[of_head];
+      all = MergeLanes(all, kParts);
+      if (is_head && lane % kParts == 0) shared.log_sums[of_head] = LogOf(all);
+    }
+    __syncthreads();
+  }
 }
 
-// The rank that a cluster's weights give.
+// The ranks of four neighbouring places; -inf for one that is not live.
 template <int kHeads>
-__device__ float RankOf(const float (&weights)[kHeads], int32_t group, GroupRanking ranking) {
-  float max = -INFINITY;
-#pragma unroll
-  for (int g = 0; g < kHeads; ++g) {
-    if (g < group) max = fmaxf(max, weights[g]);
-  }
-  if (ranking == GroupRanking::kMaxOfSoftmax || max == -INFINITY) return max;
-  float sum = 0;
-#pragma unroll
-  for (int g = 0; g < kHeads; ++g) {
-    if (g < group) sum += Exp(weights[g] - max);
-  }
-  return max + logf(sum);
-}
-
-// Writes the ranks of this part, which may lie where the first head's scores do; returns the range
-// of those of all live clusters of the row.
-template <int kHeads, int kParts>
-__device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, float* ranks,
-                               SelectShared<kParts>& shared) {
-  const int32_t count = of.count;
-  constexpr int kThreads = kRowThreads;
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  RankRange range{INFINITY, -INFINITY, 0};
-  // Four clusters at a time: as many loads of 16 bytes are under way as there are heads. Two where
-  // registers have no room for more.
+__device__ float4 RanksOfFour(const RowScores& of, int32_t number, GroupRanking ranking,
+                              const float* log_sums) {
+  // As many loads of 16 bytes are under way as there are heads, or of 8 where registers have no
+  // room for more.
   constexpr int kAtOnce = kHeads > 8 ? 2 : 4;
   using Scores = std::conditional_t<kAtOnce == 4, float4, float2>;
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count / kAtOnce; i += kThreads) {
-    Scores of_heads[kHeads];
+  float4 ranks;
+#pragma unroll
+  for (int first = 0; first < 4; first += kAtOnce) {
+    Scores weights[kHeads];
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
-      if (g < of.group) {
-        of_heads[g] = reinterpret_cast<const Scores*>(of.scores + g * of.stride)[i];
+      if (g >= of.group) continue;
+      weights[g] = *reinterpret_cast<const Scores*>(of.scores + g * of.stride + 4 * number + first);
+    }
+    float max[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      max[j] = -INFINITY;
+#pragma unroll
+      for (int g = 0; g < kHeads; ++g) {
+        if (g >= of.group) continue;
+        (&weights[g].x)[j] -= log_sums[g];
+        max[j] = fmaxf(max[j], (&weights[g].x)[j]);
+      }
+    }
+    if (ranking == GroupRanking::kSumOfSoftmax) {
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        float sum = 0;
+#pragma unroll
+        for (int g = 0; g < kHeads; ++g) {
+          if (g < of.group) sum += Exp((&weights[g].x)[j] - max[j]);
+        }
+        if (max[j] > -INFINITY) max[j] += logf(sum);
       }
     }
 #pragma unroll
     for (int j = 0; j < kAtOnce; ++j) {
-      float weights[kHeads];
+      const bool is_live = max[j] > -INFINITY && max[j] < INFINITY;
+      (&ranks.x)[first + j] = is_live ? max[j] : -INFINITY;
+    }
+  }
+  return ranks;
+}
+
+// Finds the ranks of this part, which may lie where the first head's scores do; returns the range
+// of those of all live clusters of the row.
+template <int kHeads, int kParts, bool kHeld>
+__device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, PlaceRanks<kHeld>& ranks,
+                               SelectShared<kParts>& shared) {
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  RankRange range{INFINITY, -INFINITY};
+  for (int32_t batch = 0; batch < ranks.num_batches(); ++batch) {
 #pragma unroll
-      for (int g = 0; g < kHeads; ++g) {
-        if (g < of.group) weights[g] = (&of_heads[g].x)[j] - shared.log_sums[g];
-      }
-      float rank = RankOf<kHeads>(weights, of.group, ranking);
-      const bool is_live = rank > -INFINITY && rank < INFINITY;
-      if (!is_live) rank = -INFINITY;
-      ranks[kAtOnce * i + j] = rank;
-      if (is_live) {
-        range = {fminf(range.least, rank), fmaxf(range.most, rank), range.num_live + 1};
+    for (int round = 0; round < kPlaceRounds; ++round) {
+      const int32_t place = ranks.PlaceOf(batch, round);
+      if (place >= of.count) continue;
+      const float4 four = RanksOfFour<kHeads>(of, place / 4, ranking, shared.log_sums);
+      ranks.Set(batch, round, four);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float rank = (&four.x)[j];
+        if (rank > -INFINITY) range.least = fminf(range.least, rank);
+        range.most = fmaxf(range.most, rank);
       }
     }
   }
-  range = MergeLanes(range, 32);
+  range = MergeLanes(range);
   if (lane == 0) shared.range_of_warp[warp] = range;
   __syncthreads();
-  if (warp == 0) {
-    range = MergeLanes(shared.range_of_warp[lane], 32);
-    if (lane == 0) shared.part_range = range;
+  range = MergeLanes(shared.range_of_warp[lane]);
+  if constexpr (kParts > 1) {
+    if (threadIdx.x == 0) shared.part_range = range;
+    RowParts<kParts>::Sync();
+    range = MergeLanes(*RowParts<kParts>::Of(&shared.part_range, lane % kParts));
   }
-  RowParts<kParts>::Sync();
-  if (kParts == 1) return shared.part_range;
-  if (warp == 0) {
-    range = MergeLanes(*RowParts<kParts>::Of(&shared.part_range, lane % kParts), kParts);
-    if (lane == 0) shared.range = range;
-  }
-  __syncthreads();
-  return shared.range;
+  return range;
 }
 
 }  // namespace retroinfer::cuda

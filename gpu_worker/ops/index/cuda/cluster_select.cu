@@ -16,6 +16,8 @@ constexpr int64_t kMaxAlone = 16 * 1024;  // clusters of a row that one block wo
 
 // What a row's selection is, for SelectRow.
 struct ClusterJob {
+  static constexpr bool kPlansEarly = true;  // the budgets are a step's, written before its kernels
+
   const float* scores;
   int64_t max_clusters;
   int32_t group;
@@ -63,9 +65,9 @@ absl::Status Launch(cudaStream_t stream, int32_t num_rows, ClusterJob job) {
       std::max((blocks + kParts - 1) / kParts * 64, kParts > 1 ? kMaxAlone : job.max_clusters);
   const bool in_shared = part_ranks <= kMaxSharedRanks;
   if (in_shared) job.scratch = nullptr;
-  return CudaStatus(
-      LaunchSelection<kParts>(stream, num_rows, job.group, in_shared ? part_ranks : 0, job),
-      "cluster_select");
+  return CudaStatus(LaunchSelection<kParts>(stream, num_rows, job.group, job.max_clusters,
+                                            in_shared ? part_ranks : 0, job),
+                    "cluster_select");
 }
 
 }  // namespace

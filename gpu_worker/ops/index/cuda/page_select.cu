@@ -376,6 +376,8 @@ __global__ void __launch_bounds__(kThreads) WeighPages(const PageSelectParams pa
 
 // The choice of pages of a row, for SelectRow: places are those of the pages.
 struct PageJob {
+  static constexpr bool kPlansEarly = false;
+
   PageSelectParams weighed;
   const SelectionBudget* budgets;
   int32_t num_kv_heads;
@@ -453,8 +455,9 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   const auto num_rows = static_cast<int32_t>(args.queries.rows * geometry.num_kv_heads);
   const bool cut = StartsKernelsEarly() && args.max_candidates > kMaxAloneCandidates;
   const auto choose = cut ? LaunchSelection<kClusterParts, PageJob> : LaunchSelection<1, PageJob>;
-  return CudaStatus(choose(stream.get(), num_rows, params.group, job.shared_ranks, job),
-                    "page_select");
+  return CudaStatus(
+      choose(stream.get(), num_rows, params.group, args.max_pages, job.shared_ranks, job),
+      "page_select");
 }
 
 }  // namespace retroinfer::cuda
