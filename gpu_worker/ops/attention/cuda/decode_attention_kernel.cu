@@ -13,6 +13,7 @@
 #include "gpu_worker/ops/attention/cuda/decode_attention_plan.cuh"
 #include "gpu_worker/ops/attention/cuda/decode_attention_state.cuh"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
+#include "gpu_worker/ops/cuda/prefetch.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -282,6 +283,31 @@ __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32
   for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
 }
 
+// Of a sequence alone, whose pages are looked up while this kernel's blocks wait: brings what it
+// attends to besides to the L2 cache. All of this was written before the look-up began.
+template <int kTokensOfPage>
+__device__ void PrefetchWindow(const DecodeLaunch& launch) {
+  constexpr int32_t kMostTokens = 4096;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (launch.num_sequences != 1 || launch.num_pages == nullptr) return;
+  const DenseZone& zone = launch.zones[launch.first_sequence];
+  if (zone.num_sink_tokens == 0 || zone.num_window_tokens > kMostTokens) return;
+  const int32_t blocks = 1 + CeilDivide(zone.num_window_tokens, kDenseBlockTokens);
+  const int64_t block_bytes =
+      int64_t{launch.num_layers} * launch.kv_heads * kRunBytes<kTokensOfPage>;
+  for (auto i = static_cast<int32_t>(blockIdx.x); i < blocks * launch.num_heads;
+       i += static_cast<int32_t>(gridDim.x)) {
+    const int64_t head = launch.first_head + i % launch.num_heads;
+    const std::byte* const run =
+        launch.pool + zone.block_ids[i / launch.num_heads] * block_bytes +
+        (int64_t{launch.layer} * launch.kv_heads + head) * kRunBytes<kTokensOfPage>;
+    for (int64_t at = thread * int64_t{kPageBytes}; at < kRunBytes<kTokensOfPage>;
+         at += kDecodeThreads * int64_t{kPageBytes}) {
+      PrefetchToL2(run + at, kPageBytes);
+    }
+  }
+}
+
 template <typename Kv, int kHeadDim, typename Filling>
 __global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
@@ -290,6 +316,7 @@ __global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   AllowNextKernel();
+  PrefetchWindow<C::kTokensOfPage>(launch);
   AwaitLastKernel();
   const int32_t num_parts =
       PlanParts<C::kTokensOfPage>(launch, shared.plan, shared.total_parts, shared.parts);
@@ -315,7 +342,7 @@ __device__ float ShareOf(float left_out_max, float left_out, float attended_max,
 }
 
 // Merges the parts of a query head and its estimate into out; a block for each query head. Bound by
-// the latency of two reads: of the plan, and of all parts at once.
+// the latency of two reads: of the plan and what does not depend on it, and of all parts at once.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kDecodeThreads)
     MergeKernel(const __grid_constant__ DecodeLaunch launch) {
@@ -329,20 +356,24 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int64_t query = sequence * launch.kv_heads * slice.group + query_head;
   AllowNextKernel();
   AwaitLastKernel();
-  SumHead<kHeadDim>(launch, PlannedUnits(launch)[unit], q, maxima, sums, accs);
-  const bool has_estimate = launch.estimate_max != nullptr && launch.estimate_sum[query] > 0;
-  const float estimate_max =
-      has_estimate ? launch.estimate_max[query] * std::numbers::log2e_v<float> : -INFINITY;
+  const UnitParts parts = PlannedUnits(launch)[unit];
   constexpr int kEach = (kHeadDim + kDecodeThreads - 1) / kDecodeThreads;  // dimensions of a thread
-  float estimate[kEach] = {};
-  for (int i = 0; i < kEach; ++i) {
-    const int d = thread + i * kDecodeThreads;
-    if (has_estimate && d < kHeadDim) estimate[i] = launch.estimate_acc[query * kHeadDim + d];
+  float estimate_max = -INFINITY, estimate_sum = 0, estimate[kEach] = {};
+  if (launch.estimate_max != nullptr) {
+    estimate_max = launch.estimate_max[query];
+    estimate_sum = launch.estimate_sum[query];
+    for (int i = 0; i < kEach; ++i) {
+      const int d = thread + i * kDecodeThreads;
+      if (d < kHeadDim) estimate[i] = launch.estimate_acc[query * kHeadDim + d];
+    }
   }
-  __syncthreads();
-  if (thread >= kHeadDim) return;
   const float sink =
       launch.sinks == nullptr ? -INFINITY : launch.sinks[query_head] * std::numbers::log2e_v<float>;
+  SumHead<kHeadDim>(launch, parts, q, maxima, sums, accs);
+  const bool has_estimate = estimate_sum > 0;
+  estimate_max = has_estimate ? estimate_max * std::numbers::log2e_v<float> : -INFINITY;
+  __syncthreads();
+  if (thread >= kHeadDim) return;
   float max = fmaxf(estimate_max, sink);
   for (const float other : maxima) max = fmaxf(max, other);
   const float base = ScoreBase(max);
@@ -358,7 +389,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   }
   if (has_estimate) {
     const float weight = Exp2(estimate_max - base);
-    sum += weight * launch.estimate_sum[query];
+    sum += weight * estimate_sum;
     for (int i = 0; i < kEach; ++i) acc[i] += weight * estimate[i];
   }
   auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + sequence * launch.out_stride;
