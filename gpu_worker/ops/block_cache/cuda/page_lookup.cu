@@ -4,8 +4,7 @@
 // list of misses, and claims its entry of the page table: there, kPending + place is smaller for an
 // earlier place and larger than any slot, so the smallest value wins, whatever the order
 // (atomicMin), and the claims of one page agree on its owner. Attention waits for no more than
-// that. Hits of a few rows are on the way to the L2 cache while attention is still planned; those
-// of many would push each other out before they are read.
+// that.
 //
 // AdmitPages is two kernels. One block ranks the owners in list order: the first ones get free
 // slots, as many as the log has room for. Then one block enters the admissions into the table and
@@ -26,7 +25,6 @@
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
-#include "gpu_worker/ops/cuda/prefetch.cuh"
 
 namespace retroinfer::cuda {
 namespace {
@@ -35,7 +33,6 @@ constexpr int kFindThreads = 1024;
 constexpr int kFindWarps = kFindThreads / 32;
 constexpr int64_t kClustersOfPart = 192;  // about the 1024 pages that a block looks up at once
 constexpr int64_t kMaxParts = 8;          // of a row
-constexpr int64_t kMostPrefetched = int64_t{36} << 20;  // bytes; an H100's L2 cache has 50 MB
 constexpr int kCopyThreads = 512;
 constexpr int kCopyBlocks = 16;  // enough for the link to the host, few beside other kernels
 constexpr uint32_t kPending = 0x80000000u;
@@ -58,7 +55,6 @@ struct LookupParams {
   PageRef* pages;
   int32_t* num_pages;
   uint32_t num_parts;  // blocks of a row
-  bool prefetches;     // hits, to the L2 cache
 };
 
 using Scan = cub::BlockScan<int32_t, kFindThreads>;
@@ -120,7 +116,6 @@ __device__ bool LookUp(const LookupParams& params, const ChosenPage& page, int64
     Store(params.pages + ref, RefTo(cache.arena, page.page, page.num_tokens, origin));
   } else {
     Store(params.pages + ref, RefTo(cache.slots, slot, page.num_tokens, origin));
-    if (params.prefetches) PrefetchToL2(cache.slots + size_t{slot} * kPageBytes, kPageBytes);
     cache.slot_stamp[slot] = step;
   }
   return is_miss;
@@ -380,9 +375,6 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
   const int64_t wanted_parts =
       is_chosen ? args.max_chosen / kFindThreads : args.max_retrieved / kClustersOfPart;
   const auto num_parts = static_cast<uint32_t>(std::clamp(wanted_parts, int64_t{1}, kMaxParts));
-  const int64_t most_pages =
-      is_chosen ? args.max_chosen
-                : args.max_retrieved * kTokensPerCluster / args.pool.geometry.tokens_per_page();
   const LookupParams params{
       .cache = BlockCacheParams(args.cache, args.counters),
       .runs = MetaRuns(args.pool),
@@ -400,7 +392,6 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
       .pages = args.pages.device_data(),
       .num_pages = args.num_pages.device_data(),
       .num_parts = num_parts,
-      .prefetches = rows * most_pages * int64_t{kPageBytes} <= kMostPrefetched,
   };
   const auto find = is_chosen ? FindChosen : FindRow;
   find<<<static_cast<uint32_t>(rows) * num_parts, kFindThreads, 0, stream.get()>>>(params);

@@ -13,8 +13,20 @@
 namespace retroinfer::cuda {
 
 constexpr int kMaxGroup = 16;
-constexpr int kBins = 2048;
 constexpr int kMaxCandidates = 512;
+constexpr int kSumWarps = 32;  // that share the sums of a row that is not cut
+
+// How a row is worked on: by one block, by several small ones that divide its work and do what one
+// would, to the bit, or as many parts, each by a block.
+constexpr int kSpreadParts = 4;
+constexpr int kClusterParts = 8;  // of a long row
+template <int kParts>
+struct PartShape {
+  static constexpr bool kIsSpread = kParts == kSpreadParts;
+  static constexpr int kThreads = kIsSpread ? 1024 / kSpreadParts : 1024;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kBins = kIsSpread ? 1024 : 2048;  // parts read each other's histograms
+};
 
 // Scores of the places of a row that one part works on: of each head of the group, `stride` apart.
 struct RowScores {
@@ -47,22 +59,21 @@ __device__ inline RankRange MergeLanes(const RankRange& range) {
 
 template <int kParts>
 struct SelectShared {
-  static constexpr int kWarps = kRowThreads / 32;
-  static_assert(kWarps == 32);  // one for each lane of the warp that merges
+  static constexpr int kWarps = PartShape<kParts>::kWarps;
 
   // Read by the other parts of the row.
   ExpSum part_sums[kMaxGroup];
   RankRange part_range;
-  alignas(16) uint32_t histogram[kBins];
+  alignas(16) uint32_t histogram[PartShape<kParts>::kBins];
   uint64_t part_candidates[2][kMaxCandidates];
   int32_t num_part_candidates[2];
   int32_t part_zone_sizes[2];
+  uint32_t zone_sizes[2][kWarps];  // of two batches in turn: a byte for each zone and round
 
   // This block's own. What a kernel's next step writes is not what threads may still read.
   ExpSum sum_of_warp[kWarps];
   RankRange range_of_warp[kWarps];
   int32_t size_of_warp[kWarps];
-  uint32_t zone_sizes[2][kPlaceRounds][kWarps];  // of two batches in turn
   uint32_t digits[256];
   float log_sums[kMaxGroup];
   uint64_t candidates[2][kParts > 1 ? kMaxCandidates : 1];  // of all parts, if there are several
@@ -112,32 +123,42 @@ __device__ inline float LogOf(const ExpSum& sum) {
   return sum.max == -INFINITY ? INFINITY : sum.max + logf(sum.sum);
 }
 
-// Logarithm of the sum of exp(score) of each head of the group, over all parts of the row.
-template <int kParts>
-__device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
-  const int32_t count = of.count;
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int width = of.group > 8 ? 1 : of.group > 4 ? 2 : of.group > 2 ? 3 : 6 - of.group;
-  const int warps_per_head = 1 << width;
-  const int head = warp >> width;
+// How kSumWarps warps share the sums of a group's heads: 2^SumWidth of them have a head.
+__device__ inline int SumWidth(int32_t group) {
+  return group > 8 ? 1 : group > 4 ? 2 : group > 2 ? 3 : 6 - group;
+}
+
+// The sum that warp `number` of kSumWarps has of its head.
+__device__ inline ExpSum SumOfWarp(const RowScores& of, int number) {
+  const int width = SumWidth(of.group), head = number >> width;
   ExpSum sum{-INFINITY, 0};
   if (head < of.group) {
     const auto* row = reinterpret_cast<const float4*>(of.scores + head * of.stride);
-    const int step = warps_per_head * 32;
-    FourScores x(row, warp % warps_per_head * 32 + lane, step, count / 4);
-    for (int i = warp % warps_per_head * 32 + lane; i < count / 4; i += FourScores::kCount * step) {
-      const FourScores next(row, i + FourScores::kCount * step, step, count / 4);
+    const int step = 32 << width;
+    const int first = (number & ((1 << width) - 1)) * 32 + static_cast<int>(threadIdx.x % 32);
+    FourScores x(row, first, step, of.count / 4);
+    for (int i = first; i < of.count / 4; i += FourScores::kCount * step) {
+      const FourScores next(row, i + FourScores::kCount * step, step, of.count / 4);
       sum = x.AddTo(sum);
       x = next;
     }
   }
-  sum = MergeLanes(sum, 32);
+  return MergeLanes(sum, 32);
+}
+
+// Logarithm of the sum of exp(score) of each head of the group, over all parts of the row. `of`:
+// the part's scores.
+template <int kParts>
+__device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
+  static_assert(SelectShared<kParts>::kWarps == kSumWarps);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const ExpSum sum = SumOfWarp(of, warp);
   if (lane == 0) shared.sum_of_warp[warp] = sum;
   __syncthreads();
   if (warp == 0) {
-    const ExpSum all = MergeLanes(shared.sum_of_warp[lane], warps_per_head);
-    const int of_head = lane >> width;
-    if (lane % warps_per_head == 0 && of_head < of.group) {
+    const int width = SumWidth(of.group), of_head = lane >> width;
+    const ExpSum all = MergeLanes(shared.sum_of_warp[lane], 1 << width);
+    if (lane % (1 << width) == 0 && of_head < of.group) {
       shared.part_sums[of_head] = all;
       if constexpr (kParts == 1) shared.log_sums[of_head] = LogOf(all);
     }
@@ -157,59 +178,128 @@ __device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
   }
 }
 
-// The ranks of four neighbouring places; -inf for one that is not live.
-template <int kHeads>
-__device__ float4 RanksOfFour(const RowScores& of, int32_t number, GroupRanking ranking,
-                              const float* log_sums) {
-  // As many loads of 16 bytes are under way as there are heads, or of 8 where registers have no
-  // room for more.
-  constexpr int kAtOnce = kHeads > 8 ? 2 : 4;
-  using Scores = std::conditional_t<kAtOnce == 4, float4, float2>;
-  float4 ranks;
+// The same where a row is spread: the parts' warps do what those of one block would. `of`: the
+// row's scores.
+template <int kParts>
+__device__ void FindSpreadLogSums(const RowScores& of, SelectShared<kParts>& shared) {
+  constexpr int kWarps = SelectShared<kParts>::kWarps;
+  static_assert(kParts * kWarps == kSumWarps);
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  const ExpSum sum = SumOfWarp(of, RowParts<kParts>::Index() * kWarps + warp);
+  if (lane == 0) shared.sum_of_warp[warp] = sum;
+  __syncthreads();
+  // Warps of a part that have the same head, which several parts may have.
+  const int of_head = 1 << SumWidth(of.group), of_part = min(of_head, kWarps);
+  if (warp == 0) {
+    const ExpSum all = MergeLanes(shared.sum_of_warp[lane % kWarps], of_part);
+    if (lane < kWarps && lane % of_part == 0) shared.part_sums[lane / of_part] = all;
+  }
+  RowParts<kParts>::Sync();
+  if (warp == 0) {
+    const int sums = kWarps / of_part,
+              parts = of_head / of_part;  // sums of a part, parts of a head
+    const int number = lane % (kParts * sums);
+    ExpSum all = RowParts<kParts>::Of(shared.part_sums, number / sums)[number % sums];
+    all = MergeLanes(all, parts);
+    if (lane % parts == 0 && lane / parts < of.group) shared.log_sums[lane / parts] = LogOf(all);
+  }
+  __syncthreads();
+}
+
+// The ranks that weights of neighbouring places give, which are scores at first; -inf for one that
+// is not live. Scores: float4 or float2.
+template <int kHeads, typename Scores>
+__device__ Scores RanksOf(Scores (&weights)[kHeads], int32_t group, GroupRanking ranking,
+                          const float* log_sums) {
+  constexpr int kCount = sizeof(Scores) / sizeof(float);
+  Scores ranks;
 #pragma unroll
-  for (int first = 0; first < 4; first += kAtOnce) {
-    Scores weights[kHeads];
+  for (int j = 0; j < kCount; ++j) {
+    float max = -INFINITY;
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
-      if (g >= of.group) continue;
-      weights[g] = *reinterpret_cast<const Scores*>(of.scores + g * of.stride + 4 * number + first);
+      if (g >= group) continue;
+      (&weights[g].x)[j] -= log_sums[g];
+      max = fmaxf(max, (&weights[g].x)[j]);
     }
-    float max[kAtOnce];
+    (&ranks.x)[j] = max;
+  }
+  if (ranking == GroupRanking::kSumOfSoftmax) {
 #pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      max[j] = -INFINITY;
+    for (int j = 0; j < kCount; ++j) {
+      const float max = (&ranks.x)[j];
+      float sum = 0;
 #pragma unroll
       for (int g = 0; g < kHeads; ++g) {
-        if (g >= of.group) continue;
-        (&weights[g].x)[j] -= log_sums[g];
-        max[j] = fmaxf(max[j], (&weights[g].x)[j]);
+        if (g < group) sum += Exp((&weights[g].x)[j] - max);
       }
+      if (max > -INFINITY) (&ranks.x)[j] = max + logf(sum);
     }
-    if (ranking == GroupRanking::kSumOfSoftmax) {
+  }
 #pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        float sum = 0;
-#pragma unroll
-        for (int g = 0; g < kHeads; ++g) {
-          if (g < of.group) sum += Exp((&weights[g].x)[j] - max[j]);
-        }
-        if (max[j] > -INFINITY) max[j] += logf(sum);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) {
-      const bool is_live = max[j] > -INFINITY && max[j] < INFINITY;
-      (&ranks.x)[first + j] = is_live ? max[j] : -INFINITY;
-    }
+  for (int j = 0; j < kCount; ++j) {
+    const float rank = (&ranks.x)[j];
+    if (!(rank < INFINITY)) (&ranks.x)[j] = -INFINITY;
   }
   return ranks;
 }
 
+// Begins to read scores of neighbouring places of all heads; `place`: the first one.
+template <int kHeads, typename Scores>
+__device__ void ReadHeads(const RowScores& of, int32_t place, Scores (&scores)[kHeads]) {
+#pragma unroll
+  for (int g = 0; g < kHeads; ++g) {
+    if (g < of.group) {
+      scores[g] = *reinterpret_cast<const Scores*>(of.scores + g * of.stride + place);
+    }
+  }
+}
+
+// The ranks of four neighbouring places. As many loads of 16 bytes are under way as there are
+// heads, or of 8 where registers have no room for more.
+template <int kHeads>
+__device__ float4 RanksOfFour(const RowScores& of, int32_t place, GroupRanking ranking,
+                              const float* log_sums) {
+  if constexpr (kHeads > 8) {
+    float4 ranks;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float2 scores[kHeads];
+      ReadHeads(of, place + 2 * half, scores);
+      (&reinterpret_cast<float2&>(ranks.x))[half] = RanksOf(scores, of.group, ranking, log_sums);
+    }
+    return ranks;
+  } else {
+    float4 scores[kHeads];
+    ReadHeads(of, place, scores);
+    return RanksOf(scores, of.group, ranking, log_sums);
+  }
+}
+
+// A thread's scores of the places whose ranks it will find, of all heads: where a row is spread,
+// and registers have room, they are read while sums are.
+template <int kHeads, bool kReads>
+struct ScoresAhead {
+  float4 of_round[kReads ? kPlaceRounds : 1][kHeads];
+
+  template <typename Ranks>
+  __device__ ScoresAhead(const RowScores& of, const Ranks& ranks) {
+    if constexpr (kReads) {
+#pragma unroll
+      for (int round = 0; round < kPlaceRounds; ++round) {
+        const int32_t place = ranks.PlaceOf(0, round);
+        if (place < of.count) ReadHeads(of, place, of_round[round]);
+      }
+    }
+  }
+};
+
 // Finds the ranks of this part, which may lie where the first head's scores do; returns the range
 // of those of all live clusters of the row.
-template <int kHeads, int kParts, bool kHeld>
-__device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, PlaceRanks<kHeld>& ranks,
-                               SelectShared<kParts>& shared) {
+template <int kHeads, int kParts, bool kAhead, typename Ranks>
+__device__ RankRange FindRanks(const RowScores& of, ScoresAhead<kHeads, kAhead>& ahead,
+                               GroupRanking ranking, Ranks& ranks, SelectShared<kParts>& shared) {
+  constexpr int kWarps = SelectShared<kParts>::kWarps;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   RankRange range{INFINITY, -INFINITY};
   for (int32_t batch = 0; batch < ranks.num_batches(); ++batch) {
@@ -217,7 +307,12 @@ __device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, PlaceR
     for (int round = 0; round < kPlaceRounds; ++round) {
       const int32_t place = ranks.PlaceOf(batch, round);
       if (place >= of.count) continue;
-      const float4 four = RanksOfFour<kHeads>(of, place / 4, ranking, shared.log_sums);
+      float4 four;
+      if constexpr (kAhead) {
+        four = RanksOf(ahead.of_round[round], of.group, ranking, shared.log_sums);
+      } else {
+        four = RanksOfFour<kHeads>(of, place, ranking, shared.log_sums);
+      }
       ranks.Set(batch, round, four);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -230,7 +325,7 @@ __device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, PlaceR
   range = MergeLanes(range);
   if (lane == 0) shared.range_of_warp[warp] = range;
   __syncthreads();
-  range = MergeLanes(shared.range_of_warp[lane]);
+  range = MergeLanes(shared.range_of_warp[lane % kWarps]);
   if constexpr (kParts > 1) {
     if (threadIdx.x == 0) shared.part_range = range;
     RowParts<kParts>::Sync();

@@ -93,9 +93,11 @@ absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
       .scratch = reinterpret_cast<float*>(args.scratch.device_data()),
   };
   const int32_t num_rows = args.batch * args.num_kv_heads;
-  const bool cut = StartsKernelsEarly() && args.max_clusters > kMaxAlone;  // 9.0 has clusters, too
-  return cut ? Launch<kClusterParts>(stream.get(), num_rows, job)
-             : Launch<1>(stream.get(), num_rows, job);
+  if (!StartsKernelsEarly())
+    return Launch<1>(stream.get(), num_rows, job);  // 9.0 has clusters, too
+  return args.max_clusters <= kHeldPlaces ? Launch<kSpreadParts>(stream.get(), num_rows, job)
+         : args.max_clusters <= kMaxAlone ? Launch<1>(stream.get(), num_rows, job)
+                                          : Launch<kClusterParts>(stream.get(), num_rows, job);
 }
 
 }  // namespace retroinfer::cuda

@@ -24,8 +24,10 @@
 
 namespace retroinfer::cuda {
 
-constexpr int kClusterParts = 8;     // of a long row
 constexpr float kRankRange = 64.0f;  // below the largest rank; smaller ones share the lowest bin
+constexpr int32_t kHeldPlaces = PlaceRanks<PartShape<1>::kThreads, true>::kBatch;  // of a row
+static_assert(kHeldPlaces ==
+              kSpreadParts * PlaceRanks<PartShape<kSpreadParts>::kThreads, true>::kBatch);
 constexpr int64_t kMaxSharedRanks = 24 * 1024;  // of a part
 constexpr uint64_t kNoKey = UINT64_MAX;
 
@@ -38,6 +40,7 @@ struct RowPlan {
 };
 
 // The bin of a rank: never smaller for a larger rank.
+template <int kBins>
 struct Binning {
   float least;
   float factor;
@@ -58,18 +61,27 @@ __device__ inline uint64_t KeyOf(float rank, int32_t place) {
 // from all parts' histograms. 0 leaves bin[k] as it was.
 template <int kParts>
 __device__ void FindBins(const int32_t (&numbers)[2], SelectShared<kParts>& shared) {
-  static_assert(kBins == 2 * kRowThreads);
+  constexpr int kWarps = SelectShared<kParts>::kWarps, kBins = PartShape<kParts>::kBins;
+  constexpr int kEach = kBins / PartShape<kParts>::kThreads;
+  struct alignas(4 * kEach) Sizes {
+    int32_t of_bins[kEach];
+  };
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int first = kBins - 2 - 2 * static_cast<int>(threadIdx.x);  // from the uppermost bins down
-  int32_t sizes[2] = {};                                            // of first + 1 and first
+  // From the uppermost bins down.
+  const int first = kBins - kEach * (static_cast<int>(threadIdx.x) + 1);
+  Sizes sizes = {};
+  int32_t all = 0;
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
-    const auto two =
-        *reinterpret_cast<const uint2*>(RowParts<kParts>::Of(shared.histogram, part) + first);
-    sizes[0] += static_cast<int32_t>(two.y);
-    sizes[1] += static_cast<int32_t>(two.x);
+    const auto of_part =
+        *reinterpret_cast<const Sizes*>(RowParts<kParts>::Of(shared.histogram, part) + first);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      sizes.of_bins[i] += of_part.of_bins[i];
+      all += of_part.of_bins[i];
+    }
   }
-  int32_t end = sizes[0] + sizes[1];
+  int32_t end = all;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int32_t before = __shfl_up_sync(kAllLanes, end, step);
@@ -77,29 +89,27 @@ __device__ void FindBins(const int32_t (&numbers)[2], SelectShared<kParts>& shar
   }
   if (lane == 31) shared.size_of_warp[warp] = end;
   __syncthreads();
-  const int32_t of_warp = shared.size_of_warp[lane];
+  const int32_t of_warp = lane < kWarps ? shared.size_of_warp[lane] : 0;
   const int32_t num_live = __reduce_add_sync(kAllLanes, of_warp);
-  int32_t above =
-      __reduce_add_sync(kAllLanes, lane < warp ? of_warp : 0) + end - sizes[0] - sizes[1];
+  int32_t above = __reduce_add_sync(kAllLanes, lane < warp ? of_warp : 0) + end - all;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = kEach - 1; i >= 0; --i) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const int32_t number = min(numbers[k], num_live);
-      if (number <= above || number > above + sizes[i]) continue;
-      shared.bin[k] = first + 1 - i;
+      if (number <= above || number > above + sizes.of_bins[i]) continue;
+      shared.bin[k] = first + i;
       shared.wanted[k] = number - above;
     }
-    above += sizes[i];
+    above += sizes.of_bins[i];
   }
   __syncthreads();
 }
 
 // The wanted-th largest key of a bin by radix selection, 8 bits at a time.
-template <int kParts, bool kHeld>
-__device__ uint64_t RadixSelect(const PlaceRanks<kHeld>& ranks, int32_t first_place,
-                                const Binning& binning, int32_t bin, int32_t wanted,
-                                SelectShared<kParts>& shared) {
+template <int kParts, typename Ranks, typename Binning>
+__device__ uint64_t RadixSelect(const Ranks& ranks, int32_t first_place, const Binning& binning,
+                                int32_t bin, int32_t wanted, SelectShared<kParts>& shared) {
   uint64_t prefix = 0;
   for (int shift = 56; shift >= 0; shift -= 8) {
     if (threadIdx.x < 256) shared.histogram[threadIdx.x] = 0;
@@ -134,9 +144,9 @@ __device__ uint64_t RadixSelect(const PlaceRanks<kHeld>& ranks, int32_t first_pl
 }
 
 // Lists this part's keys of both bins, as many as fit, and counts them.
-template <int kParts, bool kHeld>
-__device__ void ListCandidates(const PlaceRanks<kHeld>& ranks, int32_t first_place,
-                               const Binning& binning, SelectShared<kParts>& shared) {
+template <int kParts, typename Ranks, typename Binning>
+__device__ void ListCandidates(const Ranks& ranks, int32_t first_place, const Binning& binning,
+                               SelectShared<kParts>& shared) {
   const int32_t bins[2] = {shared.bin[0], shared.bin[1]};
   for (int32_t batch = 0; batch < ranks.num_batches(); ++batch) {
     const RankBatch read = ranks.Batch(batch);
@@ -177,7 +187,8 @@ __device__ void GatherCandidates(int k, SelectShared<kParts>& shared) {
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     const uint64_t* keys = RowParts<kParts>::Of(shared.part_candidates[k], part);
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < sizes[part]; i += kRowThreads) {
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < sizes[part];
+         i += PartShape<kParts>::kThreads) {
       shared.candidates[k][at + i] = keys[i];
     }
     at += sizes[part];
@@ -206,11 +217,10 @@ __device__ void CompareCandidates(SelectShared<kParts>& shared) {
 }
 
 // Finds the numbers[k]-th largest keys; kNoKey where the number is 0.
-template <int kParts, bool kHeld>
-__device__ void FindThresholds(const PlaceRanks<kHeld>& ranks, int32_t first_place,
-                               const RankRange& range, const int32_t (&numbers)[2],
-                               SelectShared<kParts>& shared) {
-  const Binning binning(range);
+template <int kParts, typename Ranks>
+__device__ void FindThresholds(const Ranks& ranks, int32_t first_place, const RankRange& range,
+                               const int32_t (&numbers)[2], SelectShared<kParts>& shared) {
+  const Binning<PartShape<kParts>::kBins> binning(range);
   ranks.ForLive([&](int32_t, float rank) { atomicAdd(&shared.histogram[binning.Of(rank)], 1u); });
   RowParts<kParts>::Sync();
   FindBins(numbers, shared);
@@ -232,38 +242,73 @@ __device__ void FindThresholds(const PlaceRanks<kHeld>& ranks, int32_t first_pla
   __syncthreads();
 }
 
-// Which of a thread's places of a batch are in which zone; all lanes of a warp take part.
+// Which of a thread's places of a batch are in which zone.
 struct ZoneBatch {
-  uint32_t in_zone[2] = {};             // a bit for each place
-  uint32_t before[kPlaceRounds] = {};   // in lanes before this one; the second zone's above 16 bits
-  uint32_t of_warp[kPlaceRounds] = {};  // likewise
+  uint32_t in_zone[2] = {};  // a bit for each place
+  uint32_t sizes = 0;        // a byte for each: zone 0 of both rounds, zone 1 of both
 
   // `first_places`: of the row, the thread's first one of each round.
   __device__ ZoneBatch(const RankBatch& batch, const int32_t (&first_places)[kPlaceRounds],
                        uint64_t first, uint64_t second) {
-    const uint32_t lanes_before = (1u << threadIdx.x % 32) - 1;
+    static_assert(kPlaceRounds == 2);
 #pragma unroll
     for (int round = 0; round < kPlaceRounds; ++round) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint64_t key = KeyOf(batch.Rank(round, j), first_places[round] + j);
-        const bool is_in[2] = {key >= first, key >= second && key < first};
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-          const uint32_t lanes = __ballot_sync(kAllLanes, is_in[k]);
-          in_zone[k] |= (is_in[k] ? 1u : 0u) << (4 * round + j);
-          before[round] += static_cast<uint32_t>(__popc(lanes & lanes_before)) << (16 * k);
-          of_warp[round] += static_cast<uint32_t>(__popc(lanes)) << (16 * k);
-        }
+        const bool is_first = key >= first, is_second = key >= second && !is_first;
+        if (is_first) in_zone[0] |= 1u << (4 * round + j);
+        if (is_second) in_zone[1] |= 1u << (4 * round + j);
+        if (is_first) sizes += 1u << (8 * round);
+        if (is_second) sizes += 1u << (8 * round + 16);
       }
     }
   }
 };
-static_assert(kHeldPlaces < 1 << 16);
 
-// Where this part's share of both zones begins, behind those of the parts before it.
-template <int kParts, bool kHeld>
-__device__ void FindZoneStarts(const PlaceRanks<kHeld>& ranks, int32_t first_place,
+// The sums over this lane and those before it, for which the bytes have room: up to 128 places.
+__device__ inline uint32_t SumOfLanes(uint32_t sizes) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, sizes, step);
+    if (static_cast<int>(threadIdx.x % 32) >= step) sizes += other;
+  }
+  return sizes;
+}
+
+// Sizes of a round of both zones, the second's above 16 bits.
+__device__ inline uint32_t SizesOfRound(uint32_t sizes, int round) {
+  return sizes >> (8 * round) & 0x00ff00ffu;
+}
+
+// Where the zones of a warp's rounds begin in those of a batch, and how long those are; the second
+// zone above 16 bits. The places of a batch follow each other by part, if a row is spread, by
+// round, by warp.
+struct ZonePlan {
+  uint32_t starts[kPlaceRounds];
+  uint32_t all;
+
+  // `sizes`: of the warp that this lane reads for all.
+  template <int kParts>
+  static __device__ ZonePlan Of(uint32_t sizes) {
+    constexpr int kWarps = PartShape<kParts>::kWarps;
+    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+    const int index = PartShape<kParts>::kIsSpread ? RowParts<kParts>::Index() : 0;
+    const int part = lane / kWarps;
+    const bool is_before = part == index && lane % kWarps < warp;
+    const uint32_t first = SizesOfRound(sizes, 0), second = SizesOfRound(sizes, 1);
+    const uint32_t of_parts_before = part < index ? first + second : 0;
+    return {{__reduce_add_sync(kAllLanes, of_parts_before + (is_before ? first : 0)),
+             __reduce_add_sync(kAllLanes, of_parts_before + (part == index ? first : 0) +
+                                              (is_before ? second : 0))},
+            __reduce_add_sync(kAllLanes, first + second)};
+  }
+};
+
+// Where this part's share of both zones of a row that is cut begins, behind those of the parts
+// before it.
+template <int kParts, typename Ranks>
+__device__ void FindZoneStarts(const Ranks& ranks, int32_t first_place,
                                SelectShared<kParts>& shared, int32_t (&starts)[2],
                                int32_t (&sizes)[2]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -291,30 +336,33 @@ __device__ void FindZoneStarts(const PlaceRanks<kHeld>& ranks, int32_t first_pla
 
 // Writes both zones in the order of their places, this part's share behind those of the parts
 // before it.
-template <int kParts, bool kHeld, typename Job>
-__device__ void WriteZones(const Job& job, const PlaceRanks<kHeld>& ranks, int32_t first_place,
-                           int64_t row, SelectShared<kParts>& shared) {
+template <int kParts, typename Ranks, typename Job>
+__device__ void WriteZones(const Job& job, const Ranks& ranks, int32_t first_place, int64_t row,
+                           SelectShared<kParts>& shared) {
+  constexpr bool kIsSpread = PartShape<kParts>::kIsSpread;
+  constexpr int kWarps = PartShape<kParts>::kWarps;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   int32_t starts[2] = {}, sizes[2] = {};
-  if constexpr (kParts > 1) FindZoneStarts(ranks, first_place, shared, starts, sizes);
+  if constexpr (kParts > 1 && !kIsSpread) {
+    FindZoneStarts(ranks, first_place, shared, starts, sizes);
+  }
   for (int32_t batch = 0; batch < ranks.num_batches(); ++batch) {
-    int32_t places[kPlaceRounds];
-#pragma unroll
-    for (int round = 0; round < kPlaceRounds; ++round) {
-      places[round] = first_place + ranks.PlaceOf(batch, round);
-    }
+    const int32_t places[kPlaceRounds] = {first_place + ranks.PlaceOf(batch, 0),
+                                          first_place + ranks.PlaceOf(batch, 1)};
     const ZoneBatch zones(ranks.Batch(batch), places, shared.threshold[0], shared.threshold[1]);
-#pragma unroll
-    for (int round = 0; round < kPlaceRounds; ++round) {
-      if (lane == 0) shared.zone_sizes[batch % 2][round][warp] = zones.of_warp[round];
+    const uint32_t end = SumOfLanes(zones.sizes);
+    if (lane == 31) shared.zone_sizes[batch % 2][warp] = end;
+    const uint32_t* of_warps = shared.zone_sizes[batch % 2];
+    if constexpr (kIsSpread) {
+      RowParts<kParts>::Sync();
+      of_warps = RowParts<kParts>::Of(of_warps, lane / kWarps);
+    } else {
+      __syncthreads();
     }
-    __syncthreads();
+    const ZonePlan plan = ZonePlan::Of<kParts>(of_warps[lane % kWarps]);
 #pragma unroll
     for (int round = 0; round < kPlaceRounds; ++round) {
-      const uint32_t of_warp = shared.zone_sizes[batch % 2][round][lane];
-      const uint32_t all = __reduce_add_sync(kAllLanes, of_warp);
-      const uint32_t before =
-          __reduce_add_sync(kAllLanes, lane < warp ? of_warp : 0) + zones.before[round];
+      const uint32_t before = plan.starts[round] + SizesOfRound(end - zones.sizes, round);
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         auto at = starts[k] + static_cast<int32_t>(before >> (16 * k) & 0xffff);
@@ -324,13 +372,16 @@ __device__ void WriteZones(const Job& job, const PlaceRanks<kHeld>& ranks, int32
           job.Take(row, k, at, places[round] + j);
           ++at;
         }
-        starts[k] += static_cast<int32_t>(all >> (16 * k) & 0xffff);
       }
     }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) starts[k] += static_cast<int32_t>(plan.all >> (16 * k) & 0xffff);
   }
   if (threadIdx.x != 0 || RowParts<kParts>::Index() != 0) return;
 #pragma unroll
-  for (int k = 0; k < 2; ++k) job.SetSize(row, k, kParts > 1 ? sizes[k] : starts[k]);
+  for (int k = 0; k < 2; ++k) {
+    job.SetSize(row, k, kParts > 1 && !kIsSpread ? sizes[k] : starts[k]);
+  }
 }
 
 // grid: [rows * kParts], clusters of kParts. kHeads: at least the group. A Job has of each row
@@ -342,7 +393,9 @@ __device__ void WriteZones(const Job& job, const PlaceRanks<kHeld>& ranks, int32
 //   kPlansEarly                         whether Plan reads nothing that the kernel before writes
 // kHeld: no part has more than kHeldPlaces places.
 template <int kHeads, int kParts, bool kHeld, typename Job>
-__global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
+__global__ void __launch_bounds__(PartShape<kParts>::kThreads, PartShape<kParts>::kIsSpread ? 2 : 1)
+    SelectRow(const Job job) {
+  using Shape = PartShape<kParts>;
   __shared__ SelectShared<kParts> shared;
   extern __shared__ float shared_ranks[];
   const int64_t row = blockIdx.x / kParts;
@@ -350,7 +403,7 @@ __global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
   AllowNextKernel();
   RowPlan plan;
   if constexpr (Job::kPlansEarly) plan = job.Plan(row);
-  for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kRowThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < Shape::kBins; i += Shape::kThreads) {
     shared.histogram[i] = 0;
   }
   if (threadIdx.x < 2) {
@@ -363,35 +416,42 @@ __global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
   if constexpr (!Job::kPlansEarly) plan = job.Plan(row);
   const int32_t blocks = plan.count / 64;
   Places places{0, part == 0 ? plan.count : 0};
-  if (kParts > 1 && plan.is_cut) {
+  if (kParts > 1 && (Shape::kIsSpread || plan.is_cut)) {
     places.begin = blocks * part / kParts * 64;
     places.count = blocks * (part + 1) / kParts * 64 - places.begin;
   }
   const RowScores scores = job.Scores(row, places);
-  PlaceRanks<kHeld> ranks(kHeld ? nullptr : job.Ranks(row, places, shared_ranks), places.count);
-  FindLogSums(scores, shared);
-  const RankRange range = FindRanks<kHeads>(scores, plan.ranking, ranks, shared);
+  PlaceRanks<Shape::kThreads, kHeld> ranks(kHeld ? nullptr : job.Ranks(row, places, shared_ranks),
+                                           places.count);
+  ScoresAhead<kHeads, Shape::kIsSpread && kHeads <= 4> ahead(scores, ranks);
+  if constexpr (Shape::kIsSpread) {
+    FindSpreadLogSums(job.Scores(row, {0, plan.count}), shared);
+  } else {
+    FindLogSums(scores, shared);
+  }
+  const RankRange range = FindRanks(scores, ahead, plan.ranking, ranks, shared);
   FindThresholds(ranks, places.begin, range, plan.numbers, shared);
   WriteZones(job, ranks, places.begin, row, shared);
   if constexpr (kParts > 1)
     RowParts<kParts>::Sync();  // no part ends while another reads its memory
 }
 
-// `max_places`: of a row that one block works on. `shared_ranks`: of a part, at most
-// kMaxSharedRanks; for where ranks are not held.
+// `max_places`: of a row that is not cut; at most kHeldPlaces where rows are spread.
+// `shared_ranks`: of a part, at most kMaxSharedRanks; for where ranks are not held.
 template <int kParts, typename Job>
 cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group,
                             int64_t max_places, int64_t shared_ranks, const Job& job) {
-  constexpr bool kMayHold = kParts == 1;
+  constexpr bool kMayHold = kParts == 1 || PartShape<kParts>::kIsSpread;
+  constexpr bool kHolds = PartShape<kParts>::kIsSpread;
   const bool held = kMayHold && max_places <= kHeldPlaces;
   const auto kernel = held         ? (group <= 2   ? SelectRow<2, kParts, kMayHold, Job>
                                       : group <= 4 ? SelectRow<4, kParts, kMayHold, Job>
                                       : group <= 8 ? SelectRow<8, kParts, kMayHold, Job>
                                                    : SelectRow<kMaxGroup, kParts, kMayHold, Job>)
-                      : group <= 2 ? SelectRow<2, kParts, false, Job>
-                      : group <= 4 ? SelectRow<4, kParts, false, Job>
-                      : group <= 8 ? SelectRow<8, kParts, false, Job>
-                                   : SelectRow<kMaxGroup, kParts, false, Job>;
+                      : group <= 2 ? SelectRow<2, kParts, kHolds, Job>
+                      : group <= 4 ? SelectRow<4, kParts, kHolds, Job>
+                      : group <= 8 ? SelectRow<8, kParts, kHolds, Job>
+                                   : SelectRow<kMaxGroup, kParts, kHolds, Job>;
   if (held) shared_ranks = 0;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -404,7 +464,7 @@ cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group
   attributes[1].val.clusterDim = {kParts, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<uint32_t>(num_rows * kParts));
-  config.blockDim = dim3(kRowThreads);
+  config.blockDim = dim3(PartShape<kParts>::kThreads);
   config.dynamicSmemBytes = static_cast<size_t>(shared_ranks) * sizeof(float);
   config.stream = stream;
   config.attrs = attributes;
