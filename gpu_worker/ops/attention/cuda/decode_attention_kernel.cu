@@ -13,7 +13,6 @@
 #include "gpu_worker/ops/attention/cuda/decode_attention_plan.cuh"
 #include "gpu_worker/ops/attention/cuda/decode_attention_state.cuh"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
-#include "gpu_worker/ops/cuda/prefetch.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -283,31 +282,6 @@ __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32
   for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
 }
 
-// Of a sequence alone, whose pages are looked up while this kernel's blocks wait: brings what it
-// attends to besides to the L2 cache. All of this was written before the look-up began.
-template <int kTokensOfPage>
-__device__ void PrefetchWindow(const DecodeLaunch& launch) {
-  constexpr int32_t kMostTokens = 4096;
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (launch.num_sequences != 1 || launch.num_pages == nullptr) return;
-  const DenseZone& zone = launch.zones[launch.first_sequence];
-  if (zone.num_sink_tokens == 0 || zone.num_window_tokens > kMostTokens) return;
-  const int32_t blocks = 1 + CeilDivide(zone.num_window_tokens, kDenseBlockTokens);
-  const int64_t block_bytes =
-      int64_t{launch.num_layers} * launch.kv_heads * kRunBytes<kTokensOfPage>;
-  for (auto i = static_cast<int32_t>(blockIdx.x); i < blocks * launch.num_heads;
-       i += static_cast<int32_t>(gridDim.x)) {
-    const int64_t head = launch.first_head + i % launch.num_heads;
-    const std::byte* const run =
-        launch.pool + zone.block_ids[i / launch.num_heads] * block_bytes +
-        (int64_t{launch.layer} * launch.kv_heads + head) * kRunBytes<kTokensOfPage>;
-    for (int64_t at = thread * int64_t{kPageBytes}; at < kRunBytes<kTokensOfPage>;
-         at += kDecodeThreads * int64_t{kPageBytes}) {
-      PrefetchToL2(run + at, kPageBytes);
-    }
-  }
-}
-
 template <typename Kv, int kHeadDim, typename Filling>
 __global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
@@ -316,7 +290,6 @@ __global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   AllowNextKernel();
-  PrefetchWindow<C::kTokensOfPage>(launch);
   AwaitLastKernel();
   const int32_t num_parts =
       PlanParts<C::kTokensOfPage>(launch, shared.plan, shared.total_parts, shared.parts);

@@ -432,8 +432,8 @@ __global__ void __launch_bounds__(PartShape<kParts>::kThreads, PartShape<kParts>
   const RankRange range = FindRanks(scores, ahead, plan.ranking, ranks, shared);
   FindThresholds(ranks, places.begin, range, plan.numbers, shared);
   WriteZones(job, ranks, places.begin, row, shared);
-  if constexpr (kParts > 1)
-    RowParts<kParts>::Sync();  // no part ends while another reads its memory
+  // No part ends while another reads its memory.
+  if constexpr (kParts > 1) RowParts<kParts>::Sync();
 }
 
 // `max_places`: of a row that is not cut; at most kHeldPlaces where rows are spread.
