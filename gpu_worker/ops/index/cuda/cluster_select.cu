@@ -1,5 +1,5 @@
-// A row is the clusters of a (sequence, KV head) (invariants in row_select.cuh). One block works on
-// up to kMaxAlone clusters, which is fastest.
+// A row is the clusters of a (sequence, KV head) (invariants in row_select.cuh). Up to kHeldPlaces
+// clusters are spread over small blocks, up to kMaxAlone are one block's.
 #include <algorithm>
 #include <cstdint>
 

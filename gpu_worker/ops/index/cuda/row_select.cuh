@@ -7,13 +7,16 @@
 // * A place's key is (rank, place) in one 64-bit number, the lower place the larger key. Keys are
 //   unique, so "the n-th largest key" chooses exactly n places, and ties go to the first ones.
 // * How a row is cut into parts depends on the row alone, so its result does not depend on the
-//   batch.
-// One block works on a row, a (sequence, KV head). Long rows are cut into eight parts where the
-// device has clusters of blocks, which tell each other sums, histograms and candidates through
-// shared memory. Bound by latency: reads 4 * group * places bytes of scores twice (L2, then L1),
-// then works on ranks in registers. The n-th largest key is found by a histogram of 2048 equal
-// steps between the smallest and the largest rank, which leaves a few candidates that are compared
-// with each other; where there are too many (ties), by radix selection.
+//   batch. A row that is spread over blocks is not cut: whether one block works on it or several,
+//   sums are of the same scores in the same order, and nothing else depends on an order.
+// A row is a (sequence, KV head). Where the device has clusters of blocks, which tell each other
+// sums, histograms and candidates through shared memory, short rows are spread over four blocks of
+// as many threads as one would have: one multiprocessor reads scores, takes exponentials and
+// converts numbers too slowly. Long rows are cut into eight parts. Bound by latency: reads
+// 4 * group * places bytes of scores twice (L2), then works on ranks in registers. The n-th largest
+// key is found by a histogram of equal steps between the smallest and the largest rank, which
+// leaves a few candidates that are compared with each other; where there are too many (ties), by
+// radix selection.
 #pragma once
 
 #include <cstdint>
