@@ -14,19 +14,7 @@ namespace retroinfer::cuda {
 
 constexpr int kMaxGroup = 16;
 constexpr int kMaxCandidates = 512;
-constexpr int kSumWarps = 32;  // that share the sums of a row that is not cut
-
-// How a row is worked on: by one block, by several small ones that divide its work and do what one
-// would, to the bit, or as many parts, each by a block.
-constexpr int kSpreadParts = 4;
-constexpr int kClusterParts = 8;  // of a long row
-template <int kParts>
-struct PartShape {
-  static constexpr bool kIsSpread = kParts == kSpreadParts;
-  static constexpr int kThreads = kIsSpread ? 1024 / kSpreadParts : 1024;
-  static constexpr int kWarps = kThreads / 32;
-  static constexpr int kBins = kIsSpread ? 1024 : 2048;  // parts read each other's histograms
-};
+constexpr int kBins = 2048;
 
 // Scores of the places of a row that one part works on: of each head of the group, `stride` apart.
 struct RowScores {
@@ -59,21 +47,22 @@ __device__ inline RankRange MergeLanes(const RankRange& range) {
 
 template <int kParts>
 struct SelectShared {
-  static constexpr int kWarps = PartShape<kParts>::kWarps;
+  static constexpr int kWarps = kRowThreads / 32;
+  static_assert(kWarps == 32);  // one for each lane of the warp that merges
 
   // Read by the other parts of the row.
   ExpSum part_sums[kMaxGroup];
   RankRange part_range;
-  alignas(16) uint32_t histogram[PartShape<kParts>::kBins];
+  alignas(16) uint32_t histogram[kBins];
   uint64_t part_candidates[2][kMaxCandidates];
   int32_t num_part_candidates[2];
   int32_t part_zone_sizes[2];
-  uint32_t zone_sizes[2][kWarps];  // of two batches in turn: a byte for each zone and round
 
   // This block's own. What a kernel's next step writes is not what threads may still read.
   ExpSum sum_of_warp[kWarps];
   RankRange range_of_warp[kWarps];
   int32_t size_of_warp[kWarps];
+  uint32_t zone_sizes[2][kWarps];  // of two batches in turn: a byte for each zone and round
   uint32_t digits[256];
   float log_sums[kMaxGroup];
   uint64_t candidates[2][kParts > 1 ? kMaxCandidates : 1];  // of all parts, if there are several
@@ -81,6 +70,7 @@ struct SelectShared {
   int32_t bin[2];
   int32_t wanted[2];  // place of the threshold among the keys of its bin, from 1
   uint64_t threshold[2];
+  bool is_split[2];  // whether a place of the threshold's rank is below the threshold
 };
 
 // The places of a part: a multiple of 64 of them, which may be none.
@@ -123,12 +113,12 @@ __device__ inline float LogOf(const ExpSum& sum) {
   return sum.max == -INFINITY ? INFINITY : sum.max + logf(sum.sum);
 }
 
-// How kSumWarps warps share the sums of a group's heads: 2^SumWidth of them have a head.
+// How the warps of a part share the sums of a group's heads: 2^SumWidth of them have a head.
 __device__ inline int SumWidth(int32_t group) {
   return group > 8 ? 1 : group > 4 ? 2 : group > 2 ? 3 : 6 - group;
 }
 
-// The sum that warp `number` of kSumWarps has of its head.
+// The sum that warp `number` of a part has of its head.
 __device__ inline ExpSum SumOfWarp(const RowScores& of, int number) {
   const int width = SumWidth(of.group), head = number >> width;
   ExpSum sum{-INFINITY, 0};
@@ -150,7 +140,6 @@ __device__ inline ExpSum SumOfWarp(const RowScores& of, int number) {
 // the part's scores.
 template <int kParts>
 __device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
-  static_assert(SelectShared<kParts>::kWarps == kSumWarps);
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const ExpSum sum = SumOfWarp(of, warp);
   if (lane == 0) shared.sum_of_warp[warp] = sum;
@@ -178,39 +167,11 @@ __device__ void FindLogSums(const RowScores& of, SelectShared<kParts>& shared) {
   }
 }
 
-// The same where a row is spread: the parts' warps do what those of one block would. `of`: the
-// row's scores.
-template <int kParts>
-__device__ void FindSpreadLogSums(const RowScores& of, SelectShared<kParts>& shared) {
-  constexpr int kWarps = SelectShared<kParts>::kWarps;
-  static_assert(kParts * kWarps == kSumWarps);
-  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const ExpSum sum = SumOfWarp(of, RowParts<kParts>::Index() * kWarps + warp);
-  if (lane == 0) shared.sum_of_warp[warp] = sum;
-  __syncthreads();
-  // Warps of a part that have the same head, which several parts may have.
-  const int of_head = 1 << SumWidth(of.group), of_part = min(of_head, kWarps);
-  if (warp == 0) {
-    const ExpSum all = MergeLanes(shared.sum_of_warp[lane % kWarps], of_part);
-    if (lane < kWarps && lane % of_part == 0) shared.part_sums[lane / of_part] = all;
-  }
-  RowParts<kParts>::Sync();
-  if (warp == 0) {
-    const int sums = kWarps / of_part,
-              parts = of_head / of_part;  // sums of a part, parts of a head
-    const int number = lane % (kParts * sums);
-    ExpSum all = RowParts<kParts>::Of(shared.part_sums, number / sums)[number % sums];
-    all = MergeLanes(all, parts);
-    if (lane % parts == 0 && lane / parts < of.group) shared.log_sums[lane / parts] = LogOf(all);
-  }
-  __syncthreads();
-}
-
 // The ranks that weights of neighbouring places give, which are scores at first; -inf for one that
 // is not live. Scores: float4 or float2.
 template <int kHeads, typename Scores>
 __device__ Scores RanksOf(Scores (&weights)[kHeads], int32_t group, GroupRanking ranking,
-                          const float* log_sums) {
+                          const float (&log_sums)[kHeads]) {
   constexpr int kCount = sizeof(Scores) / sizeof(float);
   Scores ranks;
 #pragma unroll
@@ -259,7 +220,7 @@ __device__ void ReadHeads(const RowScores& of, int32_t place, Scores (&scores)[k
 // heads, or of 8 where registers have no room for more.
 template <int kHeads>
 __device__ float4 RanksOfFour(const RowScores& of, int32_t place, GroupRanking ranking,
-                              const float* log_sums) {
+                              const float (&log_sums)[kHeads]) {
   if constexpr (kHeads > 8) {
     float4 ranks;
 #pragma unroll
@@ -276,43 +237,23 @@ __device__ float4 RanksOfFour(const RowScores& of, int32_t place, GroupRanking r
   }
 }
 
-// A thread's scores of the places whose ranks it will find, of all heads: where a row is spread,
-// and registers have room, they are read while sums are.
-template <int kHeads, bool kReads>
-struct ScoresAhead {
-  float4 of_round[kReads ? kPlaceRounds : 1][kHeads];
-
-  template <typename Ranks>
-  __device__ ScoresAhead(const RowScores& of, const Ranks& ranks) {
-    if constexpr (kReads) {
-#pragma unroll
-      for (int round = 0; round < kPlaceRounds; ++round) {
-        const int32_t place = ranks.PlaceOf(0, round);
-        if (place < of.count) ReadHeads(of, place, of_round[round]);
-      }
-    }
-  }
-};
-
 // Finds the ranks of this part, which may lie where the first head's scores do; returns the range
 // of those of all live clusters of the row.
-template <int kHeads, int kParts, bool kAhead, typename Ranks>
-__device__ RankRange FindRanks(const RowScores& of, ScoresAhead<kHeads, kAhead>& ahead,
-                               GroupRanking ranking, Ranks& ranks, SelectShared<kParts>& shared) {
-  constexpr int kWarps = SelectShared<kParts>::kWarps;
+template <int kHeads, int kParts, typename Ranks>
+__device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, Ranks& ranks,
+                               SelectShared<kParts>& shared) {
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+  // Each read of shared memory would find out anew where that lies.
+  float log_sums[kHeads];
+#pragma unroll
+  for (int g = 0; g < kHeads; ++g) log_sums[g] = g < of.group ? shared.log_sums[g] : 0;
   RankRange range{INFINITY, -INFINITY};
   for (int32_t batch = 0; batch < ranks.num_batches(); ++batch) {
 #pragma unroll
     for (int round = 0; round < kPlaceRounds; ++round) {
       const int32_t place = ranks.PlaceOf(batch, round);
       if (place >= of.count) continue;
-      float4 four;
-      if constexpr (kAhead) {
-        four = RanksOf(ahead.of_round[round], of.group, ranking, shared.log_sums);
-      } else {
-        four = RanksOfFour<kHeads>(of, place, ranking, shared.log_sums);
-      }
+      const float4 four = RanksOfFour<kHeads>(of, place, ranking, log_sums);
       ranks.Set(batch, round, four);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -325,7 +266,7 @@ __device__ RankRange FindRanks(const RowScores& of, ScoresAhead<kHeads, kAhead>&
   range = MergeLanes(range);
   if (lane == 0) shared.range_of_warp[warp] = range;
   __syncthreads();
-  range = MergeLanes(shared.range_of_warp[lane % kWarps]);
+  range = MergeLanes(shared.range_of_warp[lane]);
   if constexpr (kParts > 1) {
     if (threadIdx.x == 0) shared.part_range = range;
     RowParts<kParts>::Sync();

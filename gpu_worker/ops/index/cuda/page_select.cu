@@ -404,12 +404,18 @@ struct PageJob {
                ? shared
                : weighed.masses + row * weighed.group * weighed.max_pages + places.begin;
   }
-  __device__ void Take(int64_t row, int /*k*/, int32_t at, int32_t place) const {
-    chosen[row * max_chosen + at] = weighed.pages[row * weighed.max_pages + place];
-    for (int32_t g = 0; g < weighed.group; ++g) {
-      weighed.rests[(row * weighed.group + g) * weighed.max_pages + place] = -INFINITY;
+  struct Taker {
+    const PageJob& job;
+    int64_t row;
+    __device__ void Take(int /*k*/, int32_t at, int32_t place) const {
+      const PageSelectParams& weighed = job.weighed;
+      job.chosen[row * job.max_chosen + at] = weighed.pages[row * weighed.max_pages + place];
+      for (int32_t g = 0; g < weighed.group; ++g) {
+        weighed.rests[(row * weighed.group + g) * weighed.max_pages + place] = -INFINITY;
+      }
     }
-  }
+  };
+  __device__ Taker Of(int64_t row) const { return {*this, row}; }
   __device__ void SetSize(int64_t row, int k, int32_t size) const {
     if (k == 0) num_chosen[row] = size;
   }

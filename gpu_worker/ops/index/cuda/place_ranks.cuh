@@ -1,14 +1,15 @@
-// The ranks of the places of a part of a row, as the threads of its block share them: of kThreads
-// threads, a thread has every kThreads-th four neighbouring places. The ranks of parts that are
-// short enough stay in registers, where a pass over them costs no reads; those of longer ones lie
-// in memory.
+// The ranks of the places of a part of a row, as the threads of its block share them: a thread has
+// every kRowThreads-th four neighbouring places. Ranks of up to kHeldPlaces stay in registers,
+// where a pass over them costs no reads; those of longer parts lie in memory.
 #pragma once
 
 #include <cstdint>
 
 namespace retroinfer::cuda {
 
-constexpr int kPlaceRounds = 2;  // fours of places that a thread works on at a time
+constexpr int kRowThreads = 1024;  // of a part
+constexpr int kPlaceRounds = 2;    // fours of places that a thread works on at a time
+constexpr int32_t kHeldPlaces = 4 * kPlaceRounds * kRowThreads;
 
 // The ranks of a thread's places in one batch; -inf behind the end.
 struct RankBatch {
@@ -29,21 +30,21 @@ struct RankBatch {
   }
 };
 
-template <int kThreads, bool kHeld>
+template <bool kHeld>
 class PlaceRanks {
  public:
-  static constexpr int32_t kBatch = 4 * kPlaceRounds * kThreads;  // places
-
-  // `memory` is for `count` ranks; not read where they are held, of up to kBatch places.
+  // `memory` is for `count` ranks; not read where they are held.
   __device__ PlaceRanks(float* memory, int32_t count) : memory_(memory), count_(count) {
 #pragma unroll
     for (float4& four : held_.ranks) four = None();
   }
 
-  __device__ int32_t num_batches() const { return kHeld ? 1 : (count_ + kBatch - 1) / kBatch; }
+  __device__ int32_t num_batches() const {
+    return kHeld ? 1 : (count_ + kHeldPlaces - 1) / kHeldPlaces;
+  }
   // The first of a thread's four places, from the part's first on.
   __device__ int32_t PlaceOf(int32_t batch, int round) const {
-    return batch * kBatch + (round * kThreads + static_cast<int32_t>(threadIdx.x)) * 4;
+    return batch * kHeldPlaces + (round * kRowThreads + static_cast<int32_t>(threadIdx.x)) * 4;
   }
   // REQUIRES: the place lies in the part.
   __device__ void Set(int32_t batch, int round, const float4& ranks) {

@@ -7,16 +7,16 @@
 // * A place's key is (rank, place) in one 64-bit number, the lower place the larger key. Keys are
 //   unique, so "the n-th largest key" chooses exactly n places, and ties go to the first ones.
 // * How a row is cut into parts depends on the row alone, so its result does not depend on the
-//   batch. A row that is spread over blocks is not cut: whether one block works on it or several,
-//   sums are of the same scores in the same order, and nothing else depends on an order.
-// A row is a (sequence, KV head). Where the device has clusters of blocks, which tell each other
-// sums, histograms and candidates through shared memory, short rows are spread over four blocks of
-// as many threads as one would have: one multiprocessor reads scores, takes exponentials and
-// converts numbers too slowly. Long rows are cut into eight parts. Bound by latency: reads
-// 4 * group * places bytes of scores twice (L2), then works on ranks in registers. The n-th largest
-// key is found by a histogram of equal steps between the smallest and the largest rank, which
-// leaves a few candidates that are compared with each other; where there are too many (ties), by
-// radix selection.
+//   batch.
+// * No rank is -0: ranks are differences.
+// One block works on a row, a (sequence, KV head). Long rows are cut into eight parts where the
+// device has clusters of blocks, which tell each other sums, histograms and candidates through
+// shared memory; to wait for each other takes them half a microsecond. Bound by instructions: a
+// place costs several hundred of a thread, and 8 blocks of one sequence have 8 multiprocessors.
+// Reads 4 * group * places bytes of scores twice (L2), then works on ranks in registers. The n-th
+// largest key is found by a histogram of equal steps between the smallest and the largest rank,
+// which leaves a few candidates that are compared with each other; where there are too many (ties),
+// by radix selection.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,7 @@
 namespace retroinfer::cuda {
 
 constexpr float kRankRange = 64.0f;  // below the largest rank; smaller ones share the lowest bin
-constexpr int32_t kHeldPlaces = PlaceRanks<PartShape<1>::kThreads, true>::kBatch;  // of a row
-static_assert(kHeldPlaces ==
-              kSpreadParts * PlaceRanks<PartShape<kSpreadParts>::kThreads, true>::kBatch);
+constexpr int kClusterParts = 8;     // of a long row
 constexpr int64_t kMaxSharedRanks = 24 * 1024;  // of a part
 constexpr uint64_t kNoKey = UINT64_MAX;
 
@@ -43,7 +41,6 @@ struct RowPlan {
 };
 
 // The bin of a rank: never smaller for a larger rank.
-template <int kBins>
 struct Binning {
   float least;
   float factor;
@@ -64,8 +61,7 @@ __device__ inline uint64_t KeyOf(float rank, int32_t place) {
 // from all parts' histograms. 0 leaves bin[k] as it was.
 template <int kParts>
 __device__ void FindBins(const int32_t (&numbers)[2], SelectShared<kParts>& shared) {
-  constexpr int kWarps = SelectShared<kParts>::kWarps, kBins = PartShape<kParts>::kBins;
-  constexpr int kEach = kBins / PartShape<kParts>::kThreads;
+  constexpr int kEach = kBins / kRowThreads;
   struct alignas(4 * kEach) Sizes {
     int32_t of_bins[kEach];
   };
@@ -92,7 +88,7 @@ __device__ void FindBins(const int32_t (&numbers)[2], SelectShared<kParts>& shar
   }
   if (lane == 31) shared.size_of_warp[warp] = end;
   __syncthreads();
-  const int32_t of_warp = lane < kWarps ? shared.size_of_warp[lane] : 0;
+  const int32_t of_warp = shared.size_of_warp[lane];
   const int32_t num_live = __reduce_add_sync(kAllLanes, of_warp);
   int32_t above = __reduce_add_sync(kAllLanes, lane < warp ? of_warp : 0) + end - all;
 #pragma unroll
@@ -110,7 +106,7 @@ __device__ void FindBins(const int32_t (&numbers)[2], SelectShared<kParts>& shar
 }
 
 // The wanted-th largest key of a bin by radix selection, 8 bits at a time.
-template <int kParts, typename Ranks, typename Binning>
+template <int kParts, typename Ranks>
 __device__ uint64_t RadixSelect(const Ranks& ranks, int32_t first_place, const Binning& binning,
                                 int32_t bin, int32_t wanted, SelectShared<kParts>& shared) {
   uint64_t prefix = 0;
@@ -147,7 +143,7 @@ __device__ uint64_t RadixSelect(const Ranks& ranks, int32_t first_place, const B
 }
 
 // Lists this part's keys of both bins, as many as fit, and counts them.
-template <int kParts, typename Ranks, typename Binning>
+template <int kParts, typename Ranks>
 __device__ void ListCandidates(const Ranks& ranks, int32_t first_place, const Binning& binning,
                                SelectShared<kParts>& shared) {
   const int32_t bins[2] = {shared.bin[0], shared.bin[1]};
@@ -190,8 +186,7 @@ __device__ void GatherCandidates(int k, SelectShared<kParts>& shared) {
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     const uint64_t* keys = RowParts<kParts>::Of(shared.part_candidates[k], part);
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < sizes[part];
-         i += PartShape<kParts>::kThreads) {
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < sizes[part]; i += kRowThreads) {
       shared.candidates[k][at + i] = keys[i];
     }
     at += sizes[part];
@@ -213,9 +208,18 @@ __device__ void CompareCandidates(SelectShared<kParts>& shared) {
   for (int32_t i = warp / 2; i < count; i += kWarps / 2) {
     const uint64_t key = keys[i];
     int32_t above = 0;
-    for (int32_t j = lane; j < count; j += 32) above += keys[j] > key ? 1 : 0;
+    bool is_split = false;
+    for (int32_t j = lane; j < count; j += 32) {
+      above += keys[j] > key ? 1 : 0;
+      is_split |= keys[j] < key && keys[j] >> 32 == key >> 32;
+    }
     above = __reduce_add_sync(kAllLanes, above);
-    if (lane == 0 && above == wanted - 1) shared.threshold[k] = key;
+    if (above != wanted - 1) continue;
+    is_split = __any_sync(kAllLanes, is_split);
+    if (lane == 0) {
+      shared.threshold[k] = key;
+      shared.is_split[k] = is_split;
+    }
   }
 }
 
@@ -223,7 +227,7 @@ __device__ void CompareCandidates(SelectShared<kParts>& shared) {
 template <int kParts, typename Ranks>
 __device__ void FindThresholds(const Ranks& ranks, int32_t first_place, const RankRange& range,
                                const int32_t (&numbers)[2], SelectShared<kParts>& shared) {
-  const Binning<PartShape<kParts>::kBins> binning(range);
+  const Binning binning(range);
   ranks.ForLive([&](int32_t, float rank) { atomicAdd(&shared.histogram[binning.Of(rank)], 1u); });
   RowParts<kParts>::Sync();
   FindBins(numbers, shared);
@@ -240,10 +244,25 @@ __device__ void FindThresholds(const Ranks& ranks, int32_t first_place, const Ra
     if (count <= kMaxCandidates) continue;
     const uint64_t key =
         RadixSelect(ranks, first_place, binning, shared.bin[k], shared.wanted[k], shared);
-    if (threadIdx.x == 0) shared.threshold[k] = key;
+    if (threadIdx.x == 0) {
+      shared.threshold[k] = key;
+      shared.is_split[k] = true;  // for all that is known
+    }
   }
   __syncthreads();
 }
+
+// What the places of the best keys have: a larger rank, or the same and a place up to `last`.
+struct Threshold {
+  float rank;  // NaN, which no rank reaches, for kNoKey
+  int32_t last;
+  bool is_split;
+
+  __device__ Threshold(uint64_t key, bool split)
+      : rank(RankOfOrder(static_cast<uint32_t>(key >> 32))),
+        last(static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key))),
+        is_split(split) {}
+};
 
 // Which of a thread's places of a batch are in which zone.
 struct ZoneBatch {
@@ -252,20 +271,42 @@ struct ZoneBatch {
 
   // `first_places`: of the row, the thread's first one of each round.
   __device__ ZoneBatch(const RankBatch& batch, const int32_t (&first_places)[kPlaceRounds],
-                       uint64_t first, uint64_t second) {
+                       const Threshold& first, const Threshold& second) {
     static_assert(kPlaceRounds == 2);
+    uint32_t best[2] = {Best(batch, first), Best(batch, second)};
+    if (first.is_split) best[0] &= ~Behind(batch, first_places, first);
+    if (second.is_split) best[1] &= ~Behind(batch, first_places, second);
+    in_zone[0] = best[0];
+    in_zone[1] = best[1] & ~best[0];
 #pragma unroll
-    for (int round = 0; round < kPlaceRounds; ++round) {
+    for (int k = 0; k < 2; ++k) {
+      sizes |= static_cast<uint32_t>(__popc(in_zone[k] & 15)) << (16 * k);
+      sizes |= static_cast<uint32_t>(__popc(in_zone[k] >> 4)) << (16 * k + 8);
+    }
+  }
+
+ private:
+  static __device__ uint32_t Best(const RankBatch& batch, const Threshold& threshold) {
+    uint32_t places = 0;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint64_t key = KeyOf(batch.Rank(round, j), first_places[round] + j);
-        const bool is_first = key >= first, is_second = key >= second && !is_first;
-        if (is_first) in_zone[0] |= 1u << (4 * round + j);
-        if (is_second) in_zone[1] |= 1u << (4 * round + j);
-        if (is_first) sizes += 1u << (8 * round);
-        if (is_second) sizes += 1u << (8 * round + 16);
+    for (int i = 0; i < 4 * kPlaceRounds; ++i) {
+      if (batch.Rank(i / 4, i % 4) >= threshold.rank) places |= 1u << i;
+    }
+    return places;
+  }
+  // Those of the threshold's rank that are below it.
+  static __device__ uint32_t Behind(const RankBatch& batch,
+                                    const int32_t (&first_places)[kPlaceRounds],
+                                    const Threshold& threshold) {
+    uint32_t places = 0;
+#pragma unroll
+    for (int i = 0; i < 4 * kPlaceRounds; ++i) {
+      if (batch.Rank(i / 4, i % 4) == threshold.rank &&
+          first_places[i / 4] + i % 4 > threshold.last) {
+        places |= 1u << i;
       }
     }
+    return places;
   }
 };
 
@@ -285,26 +326,18 @@ __device__ inline uint32_t SizesOfRound(uint32_t sizes, int round) {
 }
 
 // Where the zones of a warp's rounds begin in those of a batch, and how long those are; the second
-// zone above 16 bits. The places of a batch follow each other by part, if a row is spread, by
-// round, by warp.
+// zone above 16 bits. The places of a batch follow each other by round, then by warp.
 struct ZonePlan {
   uint32_t starts[kPlaceRounds];
   uint32_t all;
 
-  // `sizes`: of the warp that this lane reads for all.
-  template <int kParts>
-  static __device__ ZonePlan Of(uint32_t sizes) {
-    constexpr int kWarps = PartShape<kParts>::kWarps;
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    const int index = PartShape<kParts>::kIsSpread ? RowParts<kParts>::Index() : 0;
-    const int part = lane / kWarps;
-    const bool is_before = part == index && lane % kWarps < warp;
+  // `sizes`: of the warp whose number is this lane's.
+  explicit __device__ ZonePlan(uint32_t sizes) {
+    const bool is_before = threadIdx.x % 32 < threadIdx.x / 32;
     const uint32_t first = SizesOfRound(sizes, 0), second = SizesOfRound(sizes, 1);
-    const uint32_t of_parts_before = part < index ? first + second : 0;
-    return {{__reduce_add_sync(kAllLanes, of_parts_before + (is_before ? first : 0)),
-             __reduce_add_sync(kAllLanes, of_parts_before + (part == index ? first : 0) +
-                                              (is_before ? second : 0))},
-            __reduce_add_sync(kAllLanes, first + second)};
+    starts[0] = __reduce_add_sync(kAllLanes, is_before ? first : 0);
+    starts[1] = __reduce_add_sync(kAllLanes, first + (is_before ? second : 0));
+    all = __reduce_add_sync(kAllLanes, first + second);
   }
 };
 
@@ -342,27 +375,20 @@ __device__ void FindZoneStarts(const Ranks& ranks, int32_t first_place,
 template <int kParts, typename Ranks, typename Job>
 __device__ void WriteZones(const Job& job, const Ranks& ranks, int32_t first_place, int64_t row,
                            SelectShared<kParts>& shared) {
-  constexpr bool kIsSpread = PartShape<kParts>::kIsSpread;
-  constexpr int kWarps = PartShape<kParts>::kWarps;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   int32_t starts[2] = {}, sizes[2] = {};
-  if constexpr (kParts > 1 && !kIsSpread) {
-    FindZoneStarts(ranks, first_place, shared, starts, sizes);
-  }
+  if constexpr (kParts > 1) FindZoneStarts(ranks, first_place, shared, starts, sizes);
+  const Threshold first(shared.threshold[0], shared.is_split[0]);
+  const Threshold second(shared.threshold[1], shared.is_split[1]);
+  const auto taker = job.Of(row);
   for (int32_t batch = 0; batch < ranks.num_batches(); ++batch) {
     const int32_t places[kPlaceRounds] = {first_place + ranks.PlaceOf(batch, 0),
                                           first_place + ranks.PlaceOf(batch, 1)};
-    const ZoneBatch zones(ranks.Batch(batch), places, shared.threshold[0], shared.threshold[1]);
+    const ZoneBatch zones(ranks.Batch(batch), places, first, second);
     const uint32_t end = SumOfLanes(zones.sizes);
     if (lane == 31) shared.zone_sizes[batch % 2][warp] = end;
-    const uint32_t* of_warps = shared.zone_sizes[batch % 2];
-    if constexpr (kIsSpread) {
-      RowParts<kParts>::Sync();
-      of_warps = RowParts<kParts>::Of(of_warps, lane / kWarps);
-    } else {
-      __syncthreads();
-    }
-    const ZonePlan plan = ZonePlan::Of<kParts>(of_warps[lane % kWarps]);
+    __syncthreads();
+    const ZonePlan plan(shared.zone_sizes[batch % 2][lane]);
 #pragma unroll
     for (int round = 0; round < kPlaceRounds; ++round) {
       const uint32_t before = plan.starts[round] + SizesOfRound(end - zones.sizes, round);
@@ -372,7 +398,7 @@ __device__ void WriteZones(const Job& job, const Ranks& ranks, int32_t first_pla
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           if ((zones.in_zone[k] >> (4 * round + j) & 1) == 0) continue;
-          job.Take(row, k, at, places[round] + j);
+          taker.Take(k, at, places[round] + j);
           ++at;
         }
       }
@@ -383,7 +409,7 @@ __device__ void WriteZones(const Job& job, const Ranks& ranks, int32_t first_pla
   if (threadIdx.x != 0 || RowParts<kParts>::Index() != 0) return;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    job.SetSize(row, k, kParts > 1 && !kIsSpread ? sizes[k] : starts[k]);
+    job.SetSize(row, k, kParts > 1 ? sizes[k] : starts[k]);
   }
 }
 
@@ -391,14 +417,12 @@ __device__ void WriteZones(const Job& job, const Ranks& ranks, int32_t first_pla
 //   RowPlan Plan(row)
 //   RowScores Scores(row, places)       group and scores
 //   float* Ranks(row, places, shared)   memory for the ranks of a part; `shared` is shared memory
-//   void Take(row, k, at, place)        place `place` is number `at` of zone k
+//   Of(row).Take(k, at, place)          place `place` is number `at` of zone k
 //   void SetSize(row, k, size)
 //   kPlansEarly                         whether Plan reads nothing that the kernel before writes
 // kHeld: no part has more than kHeldPlaces places.
 template <int kHeads, int kParts, bool kHeld, typename Job>
-__global__ void __launch_bounds__(PartShape<kParts>::kThreads, PartShape<kParts>::kIsSpread ? 2 : 1)
-    SelectRow(const Job job) {
-  using Shape = PartShape<kParts>;
+__global__ void __launch_bounds__(kRowThreads, 1) SelectRow(const Job job) {
   __shared__ SelectShared<kParts> shared;
   extern __shared__ float shared_ranks[];
   const int64_t row = blockIdx.x / kParts;
@@ -406,7 +430,7 @@ __global__ void __launch_bounds__(PartShape<kParts>::kThreads, PartShape<kParts>
   AllowNextKernel();
   RowPlan plan;
   if constexpr (Job::kPlansEarly) plan = job.Plan(row);
-  for (int i = static_cast<int>(threadIdx.x); i < Shape::kBins; i += Shape::kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kRowThreads) {
     shared.histogram[i] = 0;
   }
   if (threadIdx.x < 2) {
@@ -414,47 +438,41 @@ __global__ void __launch_bounds__(PartShape<kParts>::kThreads, PartShape<kParts>
     shared.part_zone_sizes[threadIdx.x] = 0;
     shared.bin[threadIdx.x] = -1;
     shared.threshold[threadIdx.x] = kNoKey;
+    shared.is_split[threadIdx.x] = false;
   }
   AwaitLastKernel();
   if constexpr (!Job::kPlansEarly) plan = job.Plan(row);
   const int32_t blocks = plan.count / 64;
   Places places{0, part == 0 ? plan.count : 0};
-  if (kParts > 1 && (Shape::kIsSpread || plan.is_cut)) {
+  if (kParts > 1 && plan.is_cut) {
     places.begin = blocks * part / kParts * 64;
     places.count = blocks * (part + 1) / kParts * 64 - places.begin;
   }
   const RowScores scores = job.Scores(row, places);
-  PlaceRanks<Shape::kThreads, kHeld> ranks(kHeld ? nullptr : job.Ranks(row, places, shared_ranks),
-                                           places.count);
-  ScoresAhead<kHeads, Shape::kIsSpread && kHeads <= 4> ahead(scores, ranks);
-  if constexpr (Shape::kIsSpread) {
-    FindSpreadLogSums(job.Scores(row, {0, plan.count}), shared);
-  } else {
-    FindLogSums(scores, shared);
-  }
-  const RankRange range = FindRanks(scores, ahead, plan.ranking, ranks, shared);
+  PlaceRanks<kHeld> ranks(kHeld ? nullptr : job.Ranks(row, places, shared_ranks), places.count);
+  FindLogSums(scores, shared);
+  const RankRange range = FindRanks<kHeads>(scores, plan.ranking, ranks, shared);
   FindThresholds(ranks, places.begin, range, plan.numbers, shared);
   WriteZones(job, ranks, places.begin, row, shared);
   // No part ends while another reads its memory.
   if constexpr (kParts > 1) RowParts<kParts>::Sync();
 }
 
-// `max_places`: of a row that is not cut; at most kHeldPlaces where rows are spread.
+// `max_places`: of a row that is not cut.
 // `shared_ranks`: of a part, at most kMaxSharedRanks; for where ranks are not held.
 template <int kParts, typename Job>
 cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group,
                             int64_t max_places, int64_t shared_ranks, const Job& job) {
-  constexpr bool kMayHold = kParts == 1 || PartShape<kParts>::kIsSpread;
-  constexpr bool kHolds = PartShape<kParts>::kIsSpread;
+  constexpr bool kMayHold = kParts == 1;
   const bool held = kMayHold && max_places <= kHeldPlaces;
   const auto kernel = held         ? (group <= 2   ? SelectRow<2, kParts, kMayHold, Job>
                                       : group <= 4 ? SelectRow<4, kParts, kMayHold, Job>
                                       : group <= 8 ? SelectRow<8, kParts, kMayHold, Job>
                                                    : SelectRow<kMaxGroup, kParts, kMayHold, Job>)
-                      : group <= 2 ? SelectRow<2, kParts, kHolds, Job>
-                      : group <= 4 ? SelectRow<4, kParts, kHolds, Job>
-                      : group <= 8 ? SelectRow<8, kParts, kHolds, Job>
-                                   : SelectRow<kMaxGroup, kParts, kHolds, Job>;
+                      : group <= 2 ? SelectRow<2, kParts, false, Job>
+                      : group <= 4 ? SelectRow<4, kParts, false, Job>
+                      : group <= 8 ? SelectRow<8, kParts, false, Job>
+                                   : SelectRow<kMaxGroup, kParts, false, Job>;
   if (held) shared_ranks = 0;
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -467,7 +485,7 @@ cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group
   attributes[1].val.clusterDim = {kParts, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<uint32_t>(num_rows * kParts));
-  config.blockDim = dim3(PartShape<kParts>::kThreads);
+  config.blockDim = dim3(kRowThreads);
   config.dynamicSmemBytes = static_cast<size_t>(shared_ranks) * sizeof(float);
   config.stream = stream;
   config.attrs = attributes;
