@@ -200,7 +200,7 @@ __device__ Scores RanksOf(Scores (&weights)[kHeads], int32_t group, GroupRanking
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
     const float rank = (&ranks.x)[j];
-    if (!(rank < INFINITY)) (&ranks.x)[j] = -INFINITY;
+    (&ranks.x)[j] = rank < INFINITY ? rank + 0.0f : -INFINITY;  // no rank is -0
   }
   return ranks;
 }

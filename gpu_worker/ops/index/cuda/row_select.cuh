@@ -8,7 +8,7 @@
 //   unique, so "the n-th largest key" chooses exactly n places, and ties go to the first ones.
 // * How a row is cut into parts depends on the row alone, so its result does not depend on the
 //   batch.
-// * No rank is -0: ranks are differences.
+// * No rank is -0, so ranks are equal as numbers where their keys are.
 // One block works on a row, a (sequence, KV head). Long rows are cut into eight parts where the
 // device has clusters of blocks, which tell each other sums, histograms and candidates through
 // shared memory; to wait for each other takes them half a microsecond. Bound by instructions: a

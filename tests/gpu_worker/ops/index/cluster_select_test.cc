@@ -197,6 +197,16 @@ TEST_P(ClusterSelectTest, TiesFillTheBudgetExactly) {
   EXPECT_EQ(zones[0].estimated, again[0].estimated);
 }
 
+// The best cluster of each head has all of its mass, so its rank is 0 or -0.
+TEST_P(ClusterSelectTest, ZerosOfBothSignsAreOneRank) {
+  std::vector<float> scores(4 * 64, -90.0f);
+  const std::array<float, 4> best = {-0.0f, 0.0f, 0.0f, -0.0f};
+  for (size_t head = 0; head < 4; ++head) scores[head * 64 + 10 * head + 3] = best[head];
+  const SelectionBudget budget{64, 2, 1, GroupRanking::kMaxOfSoftmax};
+  const auto zones = Select(scores, 64, 4, 1, {budget});
+  ExpectBest(zones[0], Ranks(scores, 64, 4, 64, budget.ranking), budget);
+}
+
 // So many ties that no short list of candidates holds them, between clusters that are no ties.
 TEST_P(ClusterSelectTest, ThousandsOfTies) {
   constexpr int64_t kClusters = 4096;
