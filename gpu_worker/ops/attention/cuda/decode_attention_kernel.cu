@@ -315,7 +315,7 @@ __device__ float ShareOf(float left_out_max, float left_out, float attended_max,
 }
 
 // Merges the parts of a query head and its estimate into out; a block for each query head. Bound by
-// the latency of two reads: of the plan, and of all parts at once.
+// the latency of two reads: of the plan and what does not depend on it, and of all parts at once.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kDecodeThreads)
     MergeKernel(const __grid_constant__ DecodeLaunch launch) {
@@ -329,20 +329,24 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int64_t query = sequence * launch.kv_heads * slice.group + query_head;
   AllowNextKernel();
   AwaitLastKernel();
-  SumHead<kHeadDim>(launch, PlannedUnits(launch)[unit], q, maxima, sums, accs);
-  const bool has_estimate = launch.estimate_max != nullptr && launch.estimate_sum[query] > 0;
-  const float estimate_max =
-      has_estimate ? launch.estimate_max[query] * std::numbers::log2e_v<float> : -INFINITY;
+  const UnitParts parts = PlannedUnits(launch)[unit];
   constexpr int kEach = (kHeadDim + kDecodeThreads - 1) / kDecodeThreads;  // dimensions of a thread
-  float estimate[kEach] = {};
-  for (int i = 0; i < kEach; ++i) {
-    const int d = thread + i * kDecodeThreads;
-    if (has_estimate && d < kHeadDim) estimate[i] = launch.estimate_acc[query * kHeadDim + d];
+  float estimate_max = -INFINITY, estimate_sum = 0, estimate[kEach] = {};
+  if (launch.estimate_max != nullptr) {
+    estimate_max = launch.estimate_max[query];
+    estimate_sum = launch.estimate_sum[query];
+    for (int i = 0; i < kEach; ++i) {
+      const int d = thread + i * kDecodeThreads;
+      if (d < kHeadDim) estimate[i] = launch.estimate_acc[query * kHeadDim + d];
+    }
   }
-  __syncthreads();
-  if (thread >= kHeadDim) return;
   const float sink =
       launch.sinks == nullptr ? -INFINITY : launch.sinks[query_head] * std::numbers::log2e_v<float>;
+  SumHead<kHeadDim>(launch, parts, q, maxima, sums, accs);
+  const bool has_estimate = estimate_sum > 0;
+  estimate_max = has_estimate ? estimate_max * std::numbers::log2e_v<float> : -INFINITY;
+  __syncthreads();
+  if (thread >= kHeadDim) return;
   float max = fmaxf(estimate_max, sink);
   for (const float other : maxima) max = fmaxf(max, other);
   const float base = ScoreBase(max);
@@ -358,7 +362,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   }
   if (has_estimate) {
     const float weight = Exp2(estimate_max - base);
-    sum += weight * launch.estimate_sum[query];
+    sum += weight * estimate_sum;
     for (int i = 0; i < kEach; ++i) acc[i] += weight * estimate[i];
   }
   auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + sequence * launch.out_stride;

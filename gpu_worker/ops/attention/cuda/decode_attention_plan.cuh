@@ -81,37 +81,56 @@ __device__ inline DecodePart DescribeUnit(const DecodeLaunch& launch, int32_t un
   return part;
 }
 
+// The sum of `value` over this lane and those before it.
+__device__ inline int32_t SumOfLanes(int32_t value) {
+  for (int32_t step = 1; step < 32; step *= 2) {
+    const int32_t other = __shfl_up_sync(~0u, value, step);
+    if (static_cast<int32_t>(threadIdx.x % 32) >= step) value += other;
+  }
+  return value;
+}
+
 // Exclusive sums of plan.final_parts, by one warp; returns their total to all its lanes.
 __device__ inline int32_t SumParts(int32_t units, DecodePlanScratch& plan) {
   const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
   int32_t total = 0;
   for (int32_t base = 0; base < units; base += 32) {
     const int32_t own = base + lane < units ? plan.final_parts[base + lane] : 0;
-    int32_t sum = own;
-    for (int32_t step = 1; step < 32; step *= 2) {
-      const int32_t other = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += other;
-    }
+    const int32_t sum = SumOfLanes(own);
     if (base + lane < units) plan.first_part[base + lane] = total + sum - own;
     total += __shfl_sync(~0u, sum, 31);
   }
   return total;
 }
 
+// The parts of a unit of `own` tiles whose sequence has `tiles`.
+__device__ inline int32_t WantedParts(const DecodeLaunch& launch, int32_t own, int32_t tiles) {
+  const int32_t size = max(kMinTilesOfPart, CeilDivide(tiles, launch.plan_blocks));
+  return max(1, CeilDivide(own, size));
+}
+// The same where the units of the sequence want `parts` in all. Rounding up may have made more
+// parts than blocks; larger parts cannot.
+__device__ inline int32_t FinalParts(const DecodeLaunch& launch, int32_t wanted, int32_t own,
+                                     int32_t tiles, int32_t parts) {
+  const int32_t blocks = launch.plan_blocks, heads = launch.num_heads;
+  if (heads >= blocks) return 1;
+  if (parts <= blocks) return wanted;
+  const int32_t size = max(kMinTilesOfPart, CeilDivide(tiles, blocks - heads));
+  return max(1, CeilDivide(own, size));
+}
+
 // Chooses plan.final_parts of every unit from plan.tiles. Called by the whole block, between
 // barriers.
 __device__ inline void ChooseParts(const DecodeLaunch& launch, int32_t units,
                                    DecodePlanScratch& plan) {
-  const int32_t blocks = launch.plan_blocks, heads = launch.num_heads;
+  const int32_t heads = launch.num_heads;
   for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kDecodeThreads) {
     const int32_t first = unit / heads * heads;
     int32_t tiles = 0;
     for (int32_t h = 0; h < heads; ++h) tiles += plan.tiles[first + h];
-    const int32_t size = max(kMinTilesOfPart, CeilDivide(tiles, blocks));
-    plan.parts[unit] = max(1, CeilDivide(plan.tiles[unit], size));
+    plan.parts[unit] = WantedParts(launch, plan.tiles[unit], tiles);
   }
   __syncthreads();
-  // Rounding up may have made more parts than blocks; larger parts cannot.
   for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kDecodeThreads) {
     const int32_t first = unit / heads * heads;
     int32_t tiles = 0, parts = 0;
@@ -119,15 +138,42 @@ __device__ inline void ChooseParts(const DecodeLaunch& launch, int32_t units,
       tiles += plan.tiles[first + h];
       parts += plan.parts[first + h];
     }
-    int32_t chosen = plan.parts[unit];
-    if (heads >= blocks) {
-      chosen = 1;
-    } else if (parts > blocks) {
-      const int32_t size = max(kMinTilesOfPart, CeilDivide(tiles, blocks - heads));
-      chosen = max(1, CeilDivide(plan.tiles[unit], size));
-    }
-    plan.final_parts[unit] = chosen;
+    plan.final_parts[unit] = FinalParts(launch, plan.parts[unit], plan.tiles[unit], tiles, parts);
   }
+}
+
+// Writes the part of a unit that belongs to this block, if there is one, and in the first block
+// which parts the unit has: `count` from `first` on. `part`: the unit.
+__device__ inline void TakePart(const DecodeLaunch& launch, int32_t unit, int32_t first,
+                                int32_t count, DecodePart part, DecodePart* parts) {
+  const auto block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
+  if (block == 0) PlannedUnits(launch)[unit] = {first, count};
+  const int32_t own = first + (block + blocks - first % blocks) % blocks;
+  if (own >= first + count) return;
+  const int32_t tiles = part.end / count, rest = part.end % count, i = own - first;
+  part.index = own;
+  part.begin = i * tiles + min(i, rest);
+  part.end = part.begin + tiles + (i < rest ? 1 : 0);
+  parts[own / blocks] = part;
+}
+
+// Plans up to 32 units, a lane each, without a barrier. Called by one warp; returns the number of
+// all parts.
+template <int kTokensOfPage>
+__device__ inline int32_t PlanFewUnits(const DecodeLaunch& launch, int32_t units,
+                                       DecodePart* parts) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t heads = launch.num_heads;
+  const int32_t unit = min(lane, units - 1), first = unit / heads * heads;
+  const DecodePart part = DescribeUnit<kTokensOfPage>(launch, unit);
+  int32_t tiles = 0, of_sequence = 0;
+  for (int32_t h = 0; h < heads; ++h) tiles += __shfl_sync(~0u, part.end, first + h);
+  const int32_t wanted = WantedParts(launch, part.end, tiles);
+  for (int32_t h = 0; h < heads; ++h) of_sequence += __shfl_sync(~0u, wanted, first + h);
+  const int32_t count = lane < units ? FinalParts(launch, wanted, part.end, tiles, of_sequence) : 0;
+  const int32_t end = SumOfLanes(count);
+  if (lane < units) TakePart(launch, unit, end - count, count, part, parts);
+  return __shfl_sync(~0u, end, 31);
 }
 
 // Where page `page` of a tile lies, as far as is known without waiting for memory.
@@ -183,28 +229,27 @@ __device__ inline int32_t PlanParts(const DecodeLaunch& launch, DecodePlanScratc
   const int32_t units = launch.num_sequences * launch.num_heads;
   const auto block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
-    plan.tiles[unit] = DescribeUnit<kTokensOfPage>(launch, unit).end;
-  }
-  __syncthreads();
-  ChooseParts(launch, units, plan);
-  __syncthreads();
-  if (thread < 32) {
-    const int32_t total = SumParts(units, plan);
-    if (thread == 0) total_parts = total;
-  }
-  __syncthreads();
-  for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
-    const int32_t first = plan.first_part[unit], count = plan.final_parts[unit];
-    if (block == 0) PlannedUnits(launch)[unit] = {first, count};
-    const int32_t own = first + (block + blocks - first % blocks) % blocks;
-    if (own >= first + count) continue;
-    DecodePart part = DescribeUnit<kTokensOfPage>(launch, unit);
-    const int32_t tiles = part.end / count, rest = part.end % count, i = own - first;
-    part.index = own;
-    part.begin = i * tiles + min(i, rest);
-    part.end = part.begin + tiles + (i < rest ? 1 : 0);
-    parts[own / blocks] = part;
+  if (units <= 32) {
+    if (thread < 32) {
+      const int32_t total = PlanFewUnits<kTokensOfPage>(launch, units, parts);
+      if (thread == 0) total_parts = total;
+    }
+  } else {
+    for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
+      plan.tiles[unit] = DescribeUnit<kTokensOfPage>(launch, unit).end;
+    }
+    __syncthreads();
+    ChooseParts(launch, units, plan);
+    __syncthreads();
+    if (thread < 32) {
+      const int32_t total = SumParts(units, plan);
+      if (thread == 0) total_parts = total;
+    }
+    __syncthreads();
+    for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
+      TakePart(launch, unit, plan.first_part[unit], plan.final_parts[unit],
+               DescribeUnit<kTokensOfPage>(launch, unit), parts);
+    }
   }
   __syncthreads();
   return total_parts > block ? (total_parts - block - 1) / blocks + 1 : 0;

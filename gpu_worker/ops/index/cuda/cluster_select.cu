@@ -16,6 +16,8 @@ constexpr int64_t kMaxAlone = 16 * 1024;  // clusters of a row that one block wo
 
 // What a row's selection is, for SelectRow.
 struct ClusterJob {
+  static constexpr bool kPlansEarly = true;  // the budgets are a step's, written before its kernels
+
   const float* scores;
   int64_t max_clusters;
   int32_t group;
@@ -44,12 +46,15 @@ struct ClusterJob {
   __device__ float* Ranks(int64_t row, const Places& places, float* shared) const {
     return scratch == nullptr ? shared : scratch + row * 2 * max_clusters + places.begin;
   }
-  __device__ void Take(int64_t row, int k, int32_t at, int32_t place) const {
-    if (k == 0) {
-      retrieved[row * max_retrieved + at] = place;
-    } else {
-      estimated[row * max_estimated + at] = place;
-    }
+  struct Taker {
+    int32_t* zones[2];
+    __device__ void Take(int k, int32_t at, int32_t place) const { zones[k][at] = place; }
+  };
+  __device__ Taker Of(int64_t row) const {
+    Taker taker{{retrieved + row * max_retrieved, estimated + row * max_estimated}};
+    // Products that the compiler would otherwise form again at each of sixteen places.
+    asm volatile("" : "+l"(taker.zones[0]), "+l"(taker.zones[1]));
+    return taker;
   }
   __device__ void SetSize(int64_t row, int k, int32_t size) const {
     (k == 0 ? num_retrieved : num_estimated)[row] = size;
@@ -63,9 +68,9 @@ absl::Status Launch(cudaStream_t stream, int32_t num_rows, ClusterJob job) {
       std::max((blocks + kParts - 1) / kParts * 64, kParts > 1 ? kMaxAlone : job.max_clusters);
   const bool in_shared = part_ranks <= kMaxSharedRanks;
   if (in_shared) job.scratch = nullptr;
-  return CudaStatus(
-      LaunchSelection<kParts>(stream, num_rows, job.group, in_shared ? part_ranks : 0, job),
-      "cluster_select");
+  return CudaStatus(LaunchSelection<kParts>(stream, num_rows, job.group, job.max_clusters,
+                                            in_shared ? part_ranks : 0, job),
+                    "cluster_select");
 }
 
 }  // namespace

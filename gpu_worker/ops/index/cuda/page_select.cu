@@ -376,6 +376,8 @@ __global__ void __launch_bounds__(kThreads) WeighPages(const PageSelectParams pa
 
 // The choice of pages of a row, for SelectRow: places are those of the pages.
 struct PageJob {
+  static constexpr bool kPlansEarly = false;
+
   PageSelectParams weighed;
   const SelectionBudget* budgets;
   int32_t num_kv_heads;
@@ -402,12 +404,18 @@ struct PageJob {
                ? shared
                : weighed.masses + row * weighed.group * weighed.max_pages + places.begin;
   }
-  __device__ void Take(int64_t row, int /*k*/, int32_t at, int32_t place) const {
-    chosen[row * max_chosen + at] = weighed.pages[row * weighed.max_pages + place];
-    for (int32_t g = 0; g < weighed.group; ++g) {
-      weighed.rests[(row * weighed.group + g) * weighed.max_pages + place] = -INFINITY;
+  struct Taker {
+    const PageJob& job;
+    int64_t row;
+    __device__ void Take(int /*k*/, int32_t at, int32_t place) const {
+      const PageSelectParams& weighed = job.weighed;
+      job.chosen[row * job.max_chosen + at] = weighed.pages[row * weighed.max_pages + place];
+      for (int32_t g = 0; g < weighed.group; ++g) {
+        weighed.rests[(row * weighed.group + g) * weighed.max_pages + place] = -INFINITY;
+      }
     }
-  }
+  };
+  __device__ Taker Of(int64_t row) const { return {*this, row}; }
   __device__ void SetSize(int64_t row, int k, int32_t size) const {
     if (k == 0) num_chosen[row] = size;
   }
@@ -453,8 +461,9 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
   const auto num_rows = static_cast<int32_t>(args.queries.rows * geometry.num_kv_heads);
   const bool cut = StartsKernelsEarly() && args.max_candidates > kMaxAloneCandidates;
   const auto choose = cut ? LaunchSelection<kClusterParts, PageJob> : LaunchSelection<1, PageJob>;
-  return CudaStatus(choose(stream.get(), num_rows, params.group, job.shared_ranks, job),
-                    "page_select");
+  return CudaStatus(
+      choose(stream.get(), num_rows, params.group, args.max_pages, job.shared_ranks, job),
+      "page_select");
 }
 
 }  // namespace retroinfer::cuda

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <set>
@@ -196,6 +197,16 @@ TEST_P(ClusterSelectTest, TiesFillTheBudgetExactly) {
   EXPECT_EQ(zones[0].estimated, again[0].estimated);
 }
 
+// The best cluster of each head has all of its mass, so its rank is 0 or -0.
+TEST_P(ClusterSelectTest, ZerosOfBothSignsAreOneRank) {
+  std::vector<float> scores(4 * 64, -90.0f);
+  const std::array<float, 4> best = {-0.0f, 0.0f, 0.0f, -0.0f};
+  for (size_t head = 0; head < 4; ++head) scores[head * 64 + 10 * head + 3] = best[head];
+  const SelectionBudget budget{64, 2, 1, GroupRanking::kMaxOfSoftmax};
+  const auto zones = Select(scores, 64, 4, 1, {budget});
+  ExpectBest(zones[0], Ranks(scores, 64, 4, 64, budget.ranking), budget);
+}
+
 // So many ties that no short list of candidates holds them, between clusters that are no ties.
 TEST_P(ClusterSelectTest, ThousandsOfTies) {
   constexpr int64_t kClusters = 4096;
@@ -285,6 +296,68 @@ TEST_P(ClusterSelectTest, ARowDoesNotDependOnTheBatch) {
   const auto alone = Select({scores.begin() + 512, scores.begin() + 1024}, 512, 1, 1, {budget});
   EXPECT_EQ(together[1].retrieved, alone[0].retrieved);
   EXPECT_EQ(together[1].estimated, alone[0].estimated);
+}
+
+// The best by score, of equal ones the first: what is chosen where all heads of the group have the
+// same scores.
+Zones BestInOrder(std::span<const float> scores, const SelectionBudget& budget) {
+  std::vector<int32_t> order;
+  for (int32_t i = 0; i < budget.num_clusters; ++i) {
+    if (scores[static_cast<size_t>(i)] != -INFINITY) order.push_back(i);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+  });
+  const auto r = std::min(order.size(), static_cast<size_t>(budget.num_retrieved));
+  const auto total = std::min(order.size(), static_cast<size_t>(budget.num_retrieved) +
+                                                static_cast<size_t>(budget.num_estimated));
+  Zones zones{
+      {order.begin(), order.begin() + static_cast<int64_t>(r)},
+      {order.begin() + static_cast<int64_t>(r), order.begin() + static_cast<int64_t>(total)}};
+  std::sort(zones.retrieved.begin(), zones.retrieved.end());
+  std::sort(zones.estimated.begin(), zones.estimated.end());
+  return zones;
+}
+
+// Rows of all lengths that are worked on in different ways, with scores that no rounding joins: a
+// few levels, so ties everywhere, and more than the range that ranks are sorted in.
+TEST_P(ClusterSelectTest, ChoosesTheFirstOfEqualClusters) {
+  constexpr size_t kKvHeads = 2;
+  std::mt19937 random(5);
+  for (const size_t clusters : {64, 1024, 4096, 4160, 7680, 8192, 8256, 16'384, 16'448, 40'000}) {
+    for (const uint32_t levels : {1u, 7u, 600u, 5000u}) {
+      const size_t widest = clusters > 8192 ? 4 : 16;
+      const size_t group = std::array<size_t, 4>{1, 2, 4, widest}[random() % 4];
+      SCOPED_TRACE(testing::Message()
+                   << clusters << " clusters, " << levels << " levels, group " << group);
+      const auto count = static_cast<int32_t>(clusters);
+      std::vector<SelectionBudget> budgets;
+      std::vector<float> scores, of_rows;
+      for (const GroupRanking ranking :
+           {GroupRanking::kMaxOfSoftmax, GroupRanking::kSumOfSoftmax}) {
+        const auto r = static_cast<int32_t>(random() % clusters) / 4;
+        const auto e = static_cast<int32_t>(random() % (clusters - static_cast<size_t>(r) + 1));
+        budgets.push_back({count, r, e, ranking});
+        for (size_t head = 0; head < kKvHeads; ++head) {
+          std::vector<float> row(clusters);
+          for (float& score : row) {
+            score = random() % 16 == 0 ? kEmpty : static_cast<float>(random() % levels) / 64;
+          }
+          of_rows.insert(of_rows.end(), row.begin(), row.end());
+          for (size_t g = 0; g < group; ++g) scores.insert(scores.end(), row.begin(), row.end());
+        }
+      }
+      const auto zones =
+          Select(scores, count, static_cast<int32_t>(group * kKvHeads), kKvHeads, budgets);
+      for (size_t row = 0; row < zones.size(); ++row) {
+        SCOPED_TRACE(row);
+        const Zones best = BestInOrder(std::span(of_rows).subspan(row * clusters, clusters),
+                                       budgets[row / kKvHeads]);
+        EXPECT_EQ(zones[row].retrieved, best.retrieved);
+        EXPECT_EQ(zones[row].estimated, best.estimated);
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ClusterSelectTest, testing::ValuesIn(AvailableBackends()),
