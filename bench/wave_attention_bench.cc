@@ -126,8 +126,7 @@ class Context {
     const WaveDecode::Sequence sequence{
         {meta_blocks_.as<const MetaBlockId>().device_data(), num_meta_blocks_}, ratios};
     RI_CHECK(
-        decode_
-            ->BeginStep(std::span(&sequence, 1), wave_zone_.as<const DenseZone>().first(1), false)
+        decode_->BeginStep(std::span(&sequence, 1), wave_zone_.as<const DenseZone>().first(1), {})
             .ok());
     RI_CHECK(decode_->UploadStep().ok());
   }
