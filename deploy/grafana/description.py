@@ -526,10 +526,10 @@ DISK = Dashboard(
                (total_rate(store("retroinfer_durable_asked_bytes_total")), "asked for"),
                (total_rate(store("retroinfer_durable_behind_bytes_total")), "behind"))),
         Panel("Waits for parts",
-              "Requests for parts of such texts, and the share of the time in which one is under way.",
-              PER_SECOND,
-              ((total_rate(store("retroinfer_durable_part_requests_total")), "requests"),
-               (total_rate(store("retroinfer_durable_part_request_seconds_total")), "seconds"))),
+              "How long a request for parts of such texts takes: a step's questions wait for a few.",
+              SECONDS,
+              ((f"{total_rate(store('retroinfer_durable_part_request_seconds_total'))} / "
+                f"({total_rate(store('retroinfer_durable_part_requests_total'))} > 0)", "a request"),)),
         Panel("How busy",
               "Share of the time in which a segment is being written, or read back. At 100 % the disk "
               "is the limit.",
