@@ -24,9 +24,9 @@ from . import measures
 from .collect import error_of
 from .document import Document
 from .real_text import INT8, RealText
-from .results import Results, read_lines
+from .results import Results
 from .sources import prompt_tokens
-from .sparse_prefill import Models, arguments_of_models, cells_of, note_setup
+from .sparse_prefill import Models, arguments_of_models, cells_of, note_setup, run_or_report
 from .system import System
 from .systems.coded import Coded, Codes
 from .systems.full import Full
@@ -143,15 +143,7 @@ def main() -> None:
     parser.add_argument("--tail", type=int, default=256, help="tokens (default: %(default)s)")
     parser.add_argument("--cuts", type=int, default=1,
                         help="tails of a document, each behind 1,024 tokens less of it")
-    arguments = parser.parse_args()
-    if arguments.report:
-        print(report(read_lines([arguments.report])))
-        return
-    if not (arguments.model and arguments.texts and arguments.out and arguments.cells):
-        parser.error("--model, --texts, --cells and --out are needed, or --report")
-    if arguments.dtype is None:
-        arguments.dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
-    run(arguments)
+    run_or_report(parser, ["model", "texts", "cells", "out"], run, report)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from tools.tasks import asking, ruler
 
 from .block_choice import Choice
 from .prefill_answers import Prefilled
-from .results import Results, read_lines
-from .sparse_prefill import Models, arguments_of_models, note_setup, rules
+from .results import Results
+from .sparse_prefill import Models, arguments_of_models, note_setup, rules, run_or_report
 
 SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 EXACT = "exact"
@@ -68,7 +68,7 @@ class Chat:
 
 def questions(arguments: argparse.Namespace) -> list[asking.Question]:
     """Returns what is asked."""
-    found = [] if arguments.manuals else list(asking.of_ruler(arguments, arguments.task))
+    found = [] if arguments.manuals else list(asking.of_ruler(arguments, arguments.task or list(ruler.TASKS)))
     return list(asking.of_manuals(arguments)) if arguments.manuals else found
 
 
@@ -161,11 +161,8 @@ def kind_of(part: str, task: str) -> str:
                                                       "fwe": "counting"}.get(task, "questions")
 
 
-def main() -> None:
-    """Asks, or prints the table of what was asked."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments_of_models(parser)
+def arguments_of_questions(parser: argparse.ArgumentParser) -> None:
+    """Adds which questions are asked."""
     parser.add_argument("--length", type=int, action="append", help="tokens of prompt and answer")
     parser.add_argument("--task", action="append", choices=list(ruler.TASKS), help="(default: all)")
     parser.add_argument("--questions", type=int, default=5, help="of a task")
@@ -173,18 +170,17 @@ def main() -> None:
     parser.add_argument("--manual-questions", type=int, default=100)
     parser.add_argument("--haystack", type=pathlib.Path, help="a text that needles are hidden in")
     parser.add_argument("--seed", type=int, default=39)
+
+
+def main() -> None:
+    """Asks, or prints the table of what was asked."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments_of_models(parser)
+    arguments_of_questions(parser)
     parser.add_argument("--rules", default="antidiagonal 16, units of 64",
                         help="a regular expression: rules whose names match")
-    arguments = parser.parse_args()
-    if arguments.report:
-        print(report(read_lines([arguments.report])))
-        return
-    if not (arguments.model and arguments.length and arguments.out):
-        parser.error("--model, --length and --out are needed, or --report")
-    arguments.task = arguments.task or list(ruler.TASKS)
-    if arguments.dtype is None:
-        arguments.dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
-    run(arguments)
+    run_or_report(parser, ["model", "length", "out"], run, report)
 
 
 if __name__ == "__main__":

@@ -203,6 +203,19 @@ def arguments_of_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=pathlib.Path, help="prints the tables of these lines")
 
 
+def run_or_report(parser: argparse.ArgumentParser, needed: list[str], run, report) -> None:
+    """What a program over a checkpoint does with its arguments: prints the tables of --report, or runs."""
+    arguments = parser.parse_args()
+    if arguments.report:
+        print(report(read_lines([arguments.report])))
+        return
+    if not all(getattr(arguments, name) for name in needed):
+        parser.error(", ".join(f"--{name}" for name in needed) + " are needed, or --report")
+    if arguments.dtype is None:
+        arguments.dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
+    run(arguments)
+
+
 def main() -> None:
     """Measures, or prints the tables of what was measured."""
     parser = argparse.ArgumentParser(description=__doc__,
@@ -214,15 +227,7 @@ def main() -> None:
                         help="tokens of a document, how many, and a regular expression that "
                              "names of rules match; may be repeated")
     parser.add_argument("--scored", type=int, default=4096, help="last tokens that are compared")
-    arguments = parser.parse_args()
-    if arguments.report:
-        print(report(read_lines([arguments.report])))
-        return
-    if not (arguments.model and arguments.texts and arguments.out and arguments.cells):
-        parser.error("--model, --texts, --cells and --out are needed, or --report")
-    if arguments.dtype is None:
-        arguments.dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
-    run(arguments)
+    run_or_report(parser, ["model", "texts", "cells", "out"], run, report)
 
 
 if __name__ == "__main__":

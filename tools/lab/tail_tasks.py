@@ -11,19 +11,17 @@ the answer through the index, the question exact (policy wave today); both throu
 
 import argparse
 import math
-import pathlib
 import time
 
 import torch
 
 from tools.needle.report import table
-from tools.tasks import ruler
 
 from .block_choice import SINK
 from .document import Document
-from .prefill_tasks import Chat, coming, kind_of, questions
-from .results import Results, read_lines
-from .sparse_prefill import Models, arguments_of_models, note_setup
+from .prefill_tasks import Chat, arguments_of_questions, coming, kind_of, questions
+from .results import Results
+from .sparse_prefill import Models, arguments_of_models, note_setup, run_or_report
 from .system import Step, System
 from .systems.full import Full
 from .systems.wave import Wave
@@ -120,24 +118,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments_of_models(parser)
-    parser.add_argument("--length", type=int, action="append", help="tokens of prompt and answer")
-    parser.add_argument("--task", action="append", choices=list(ruler.TASKS), help="(default: all)")
-    parser.add_argument("--questions", type=int, default=5, help="of a task")
-    parser.add_argument("--manuals", type=pathlib.Path, help="a folder of manuals, to ask on them")
-    parser.add_argument("--manual-questions", type=int, default=100)
-    parser.add_argument("--haystack", type=pathlib.Path, help="a text that needles are hidden in")
-    parser.add_argument("--seed", type=int, default=39)
+    arguments_of_questions(parser)
     parser.add_argument("--tail", type=int, default=256, help="tail_tokens of the request")
-    arguments = parser.parse_args()
-    if arguments.report:
-        print(report(read_lines([arguments.report])))
-        return
-    if not (arguments.model and arguments.length and arguments.out):
-        parser.error("--model, --length and --out are needed, or --report")
-    arguments.task = arguments.task or list(ruler.TASKS)
-    if arguments.dtype is None:
-        arguments.dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
-    run(arguments)
+    run_or_report(parser, ["model", "length", "out"], run, report)
 
 
 if __name__ == "__main__":
