@@ -90,18 +90,26 @@ def attend(keep: torch.Tensor, keys_a_group: int, q, k, v, out, first: int, unit
 
 
 def _one_by_one(keep, keys_a_group, q, k, v, out, first, unit):
-    group, n = len(q) // len(k), q.shape[1]
+    n, share = q.shape[1], len(q) // len(k)
+    short = -n % keys_a_group
+    keys, values = (F.pad(x.float(), (0, 0, 0, short)).unflatten(1, (-1, keys_a_group))
+                    for x in (k, v))
+    asked = q.float() * q.shape[-1] ** -0.5
     within = torch.arange(keys_a_group, device=q.device)
     for number in range(keep.shape[1]):
         begin = first + number * unit
         stop = min(n, begin + unit)
         rows = torch.arange(begin, stop, device=q.device)[:, None]
         for head in range(len(q)):
-            at = (keep[head, number].nonzero() * keys_a_group + within).flatten()
-            at = at[at < stop]
-            logits = q[head, begin:stop] @ k[head // group, at].T / math.sqrt(q.shape[-1])
-            logits.masked_fill_(at > rows, -torch.inf)
-            out[head, begin:stop] = logits.softmax(-1) @ v[head // group, at]
+            groups = keep[head, number].nonzero()[:, 0]
+            groups = groups[groups * keys_a_group < stop]
+            here, what = (x[head // share, groups].flatten(0, 1) for x in (keys, values))
+            logits = asked[head, begin:stop] @ here.T
+            # Only groups that end behind the unit's first row have keys that a row does not see.
+            late = groups[(groups + 1) * keys_a_group > begin + 1]
+            at = (late[:, None] * keys_a_group + within).flatten()
+            logits[:, logits.shape[1] - len(at):].masked_fill_(at > rows, -torch.inf)
+            out[head, begin:stop] = (logits.softmax(-1) @ what).to(out.dtype)
 
 
 def _masked(keep, keys_a_group, q, k, v, out, first, unit):

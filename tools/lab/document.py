@@ -64,6 +64,8 @@ Observer = Callable[[Seen], None]
 class Document(Session):
     """A document with its keys, values, a sample of its queries, and the indexes over them."""
 
+    chunk_elements = 0  # logits of rows that a system sees in one call; 0: as the device takes
+
     def __init__(self, model: llama.Llama, ids: Sequence[int], end: int = -1):
         if len(ids) < LEAST_TOKENS:
             raise ValueError(f"a document of {len(ids)} tokens: systems are compared from "
@@ -167,7 +169,7 @@ class Document(Session):
             keys, values = self.keys[layer], self.values[layer]
             index = self.index(system, layer)
         for begin, end in _chunks(part, queries.shape[1] * queries.shape[2] * keys.shape[1],
-                                  self._device):
+                                  self._device, self.chunk_elements):
             asked = queries[begin:end]
             rows = torch.arange(begin, end, device=asked.device)
             step = Step(layer, asked, scores(asked, keys), rows - grown + 1, True,
@@ -186,9 +188,9 @@ class Document(Session):
                               out[begin:end]))
 
 
-def _chunks(part: Section, row_elements: int, device):
+def _chunks(part: Section, row_elements: int, device, elements: int = 0):
     """Cuts a section so that what is made for all keys fits; multiples of four where it can."""
-    limit = 2 ** 26 if device.type == "cuda" else 2 ** 23
+    limit = elements or (2 ** 26 if device.type == "cuda" else 2 ** 23)
     count = max(1, limit // row_elements)
     count = count // 4 * 4 or count
     for begin in range(part.begin, part.end, count):
