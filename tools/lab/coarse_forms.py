@@ -44,9 +44,21 @@ class Cost:
         one = 5.0 + 4.8 * places / 7680
         self._add(f"select {places:,.0f}", one if places <= 16384 else 30 * (places / 65536) ** 0.5)
 
+    def at_once(self, name: str, clusters: float, bytes_each: float, retrieved_of: float):
+        """Adds a kernel that estimates its candidates, too, and the selection behind it. What is
+        retrieved is taken away from the estimate later, which attention does on its way."""
+        self.score(name, clusters, bytes_each, retrieved_of * (SCORES + 4))
+        self.select(retrieved_of * clusters)
+
     def estimate(self, share: float):
         """Adds the estimate over a share of the clusters: 23.2 % take 22 us."""
         self._add(f"estimate {share:.1%}", 5.0 + 17.0 * share / 0.232)
+
+    def sums_of_groups(self, groups: float):
+        """Adds the value sums of all groups, read in their order by the estimate's kernel."""
+        time_us = groups * KV_HEADS * CENTROID / BYTES_PER_US
+        self.parts.append(f"sums of {groups:,.0f} groups {time_us:.1f}")
+        self.time_us += time_us
 
     def _add(self, name, time_us):
         self.parts.append(f"{name} {time_us:.0f}")
@@ -65,8 +77,18 @@ def cost_of(system: Coarse) -> Cost:
         if isinstance(one, (Groups, Boxes)):
             box = isinstance(one, Boxes)
             vector = 2 * WIDTH * one.top + 4 if box else CENTROID + 2
-            cost.score("groups", clusters / one.size, vector, 4 * GROUP)
-            cost.select(clusters / one.size)
+            if inside:
+                # One kernel scores groups, and the members of the best of its own.
+                moved = vector / one.size + one.candidates * (CENTROID + SCALARS)
+                if one.retrieved_of < 1:
+                    moved += one.candidates * CENTROID + one.estimates * CENTROID / one.size
+                    cost.at_once("groups, members and sums", clusters, moved, one.retrieved_of)
+                    return cost
+                cost.score("groups and their members", clusters, moved,
+                           one.candidates * (SCORES + 4))
+            else:
+                cost.score("groups", clusters / one.size, vector, 4 * GROUP)
+                cost.select(clusters / one.size)
         elif isinstance(one, History):
             cost.select(clusters / one.size)
         else:
@@ -74,8 +96,14 @@ def cost_of(system: Coarse) -> Cost:
                               else WIDTH * one.bits / 8)
             last = not one.candidates
             if inside:
-                # One kernel scores, keeps its own best, reads those again and writes them.
-                moved = vector + one.candidates * (CENTROID + SCALARS)
+                # One kernel scores, keeps its own best, reads those again and writes them. Of 4
+                # bits the centroid's other four are read, of others all of it.
+                rest = CENTROID - WIDTH / 2 if one.bits == 4 else CENTROID + SCALARS
+                moved = vector + one.candidates * rest * one.again
+                if one.retrieved_of < 1:
+                    moved += one.candidates * CENTROID
+                    cost.at_once("codes, their best and sums", clusters, moved, one.retrieved_of)
+                    return cost
                 cost.score("codes and their best", left, moved, one.candidates * (SCORES + 4))
             else:
                 cost.score("codes", left, vector, SCORES if last else 4 * GROUP)
@@ -88,7 +116,12 @@ def cost_of(system: Coarse) -> Cost:
     else:
         cost.score("centroids", left, CENTROID + SCALARS)
     cost.select(left)
-    cost.estimate(min(estimated, left / clusters - RETRIEVED))
+    keeps = bool(system.passes) and system.passes[-1].keeps
+    share = estimated if keeps else min(estimated, left / clusters - RETRIEVED)
+    cost.estimate(share)
+    for one in system.passes:
+        if isinstance(one, Groups) and one.estimates:
+            cost.sums_of_groups(clusters / one.size)
     return cost
 
 
@@ -102,7 +135,7 @@ def forms() -> list[Coarse]:
     found += [Coarse(f"{BASE}, {share:.0%} estimated", settings=_of(estimation_ratio=share))
               for share in (0.1, 0.05)]
     found.append(Coarse("clusters of 32 tokens, all", settings=_of(cluster_tokens=32)))
-    return (found + _grouped() + _boxed() + _projected() + _coded() + _remembered() + _combined())
+    return (found + _grouped() + _estimating() + _boxed() + _projected() + _coded() + _remembered() + _combined())
 
 
 def _named(name: str, *passes: First) -> Coarse:
@@ -114,14 +147,32 @@ def _named(name: str, *passes: First) -> Coarse:
 def _grouped():
     found = [_named(f"groups of {size}", Groups(size=size)) for size in (4, 8, 16, 32, 64)]
     found += [_named(f"groups of 16, radius {weight}", Groups(weight=weight))
-              for weight in (0.25, 0.5, 1.0)]
+              for weight in (0.25, 0.5)]
     found += [_named("neighbours of 16", Groups(clustered=False)),
               _named("groups of 16", Groups(candidates=0.5)),
               _named("groups of 8", Groups(size=8, candidates=0.125)),
-              _named("groups of 8, each segment its own", Groups(size=8, by_segment=True)),
-              _named("groups of 8, each segment its own",
-                     Groups(size=8, by_segment=True, candidates=0.125))]
+              _named("groups of 8, each segment its own", Groups(size=8, by_segment=True))]
     return found
+
+
+ONE_KERNEL = "estimated at once, retrieved from each segment's eighth"
+
+
+def _estimating():
+    found = [_named(f"groups of {size}, others by groups, {ONE_KERNEL}",
+                    Groups(size=size, by_segment=True, estimates=True, retrieved_of=0.125))
+             for size in (8, 16)]
+    found += [_named(f"groups of {size}, others estimated by groups with {moment} of the moment",
+                     Groups(size=size, candidates=share, estimates=True, moment=moment))
+              for size, share, moment in ((8, 0.125, 0.5), (8, 0.125, 1.0), (16, 0.125, 0.5),
+                                          (8, 0.0625, 0.5))]
+    return found + [_named(f"groups of {size}, others estimated by groups"
+                   + ", each segment its own" * local,
+                   Groups(size=size, candidates=share, by_segment=local, estimates=True))
+            for size, share, local in ((16, 0.25, False), (16, 0.125, False), (8, 0.25, False),
+                                       (8, 0.125, False), (8, 0.0625, False), (4, 0.125, False),
+                                       (4, 0.0625, False), (32, 0.25, False), (16, 0.25, True), (8, 0.25, True),
+                                       (8, 0.125, True))]
 
 
 def _boxed():
@@ -153,17 +204,22 @@ def _coded():
     found = []
     for bits in (4, 3, 2, 1):
         name = f"{bits} bit{'s' * (bits > 1)} a channel"
-        found += [_named(name, Bits(bits=bits, candidates=share)) for share in (0, 0.25, 0.125, 0.0625)]
+        found += [_named(name, Bits(bits=bits, candidates=share)) for share in (0, 0.25, 0.125)]
     found += [_named("4 bits a channel, not turned", Bits(turned=False, candidates=share))
               for share in (0, 0.125)]
     found += [_named("4 bits a channel, neither turned nor centred",
                      Bits(turned=False, centred=False, candidates=share)) for share in (0, 0.125)]
     found.append(_named("2 bits a channel, not turned",
                         Bits(bits=2, turned=False, candidates=0.125)))
-    for bits, share in ((4, 0.125), (4, 0.0625), (2, 0.25), (2, 0.125), (2, 0.0625), (1, 0.25),
-                        (1, 0.125)):
+    for bits, share in ((4, 0.125), (2, 0.25)):
         found.append(_named(f"{bits} bit{'s' * (bits > 1)} a channel, each segment its own",
                             Bits(bits=bits, candidates=share, by_segment=True)))
+    for bits, again, part in ((8, False, 0), (8, False, 64), (4, False, 0), (4, False, 64),
+                              (3, False, 0), (4, True, 0), (2, True, 0)):
+        found.append(_named(f"{bits} bits a channel, " + "scored again, " * again + ONE_KERNEL
+                            + f", by parts of {part} clusters" * bool(part),
+                            Bits(bits=bits, turned=bits < 8, centred=bits < 8, by_segment=True,
+                                 again=again, retrieved_of=0.125, part=part)))
     for bits, share in ((4, 0.125), (2, 0.25), (2, 0.125)):
         found.append(_named(f"{bits} bits a channel, others estimated by them",
                             Bits(bits=bits, candidates=share, keeps=True)))

@@ -24,21 +24,25 @@ def _name(stem: str) -> tuple[str, str]:
 
 
 def _measured(lines: list[dict]) -> dict[tuple, dict[str, dict[str, float]]]:
-    """Returns the means of each form, by document and length."""
-    found: dict[tuple, dict] = collections.defaultdict(dict)
+    """Returns the means of each form over the layers in which it was measured, by document and
+    length, and what it adds to the base's error in the same layers, in %."""
+    layers: dict[tuple, dict] = collections.defaultdict(lambda: collections.defaultdict(dict))
     for line in lines:
         if line["key"][0] == "coarse":
-            _, stem, tokens, _, _, form = line["key"]
-            found[*_name(stem), tokens][form] = _means(line["layers"])
+            _, stem, tokens, _, layer, form = line["key"]
+            layers[*_name(stem), tokens][form][layer] = line
+    found: dict[tuple, dict] = collections.defaultdict(dict)
+    for key, forms_of in layers.items():
+        for form, own in forms_of.items():
+            base = sum(forms_of[BASE][layer]["error"] for layer in own if layer in forms_of[BASE])
+            if not base:
+                continue
+            means = {name: sum(one[name] for one in own.values()) / len(own)
+                     for name in ("error", "mass", "retrieved", "estimated")
+                     if all(name in one for one in own.values())}
+            more = 100 * (sum(one["error"] for one in own.values()) / base - 1)
+            found[key][form] = {**means, "more": more, "layers": len(own)}
     return found
-
-
-def _means(layers: list[dict]) -> dict[str, float]:
-    sums, rows = collections.Counter(), sum(one["rows"] for one in layers)
-    for one in layers:
-        for name, value in one.items():
-            sums[name] += value * one["rows"]
-    return {name: value / rows for name, value in sums.items() if name not in ("layer", "rows")}
 
 
 def errors(lines: list[dict]) -> str:
@@ -49,32 +53,26 @@ def errors(lines: list[dict]) -> str:
         return ""
     body = []
     for system in forms():
-        rows = [found[key] for key in chosen if system.name in found[key]]
+        rows = [found[key][system.name] for key in chosen if system.name in found[key]]
         if not rows:
             continue
-        mean = {name: sum(row[system.name].get(name, 0.0) for row in rows) / len(rows)
-                for name in ("error", "retrieved", "estimated", "mass")}
-        worse = [_more(row, system.name) for row in rows]
-        known = "retrieved" in rows[0][system.name] and rows[0][system.name]["retrieved"] > 0
+        mean = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
+        recalls = [f"{100 * mean[name]:.0f}" if name in mean else "-"
+                   for name in ("retrieved", "estimated")]
         cost = cost_of(system)
-        body.append([system.name, f"{mean['error']:.4f}", f"{sum(worse) / len(worse):+.1f}",
-                     " / ".join(f"{one:+.0f}" for one in worse),
-                     *([f"{100 * mean['retrieved']:.1f}", f"{100 * mean['estimated']:.1f}"]
-                       if known else ["-", "-"]),
-                     f"{100 * mean['mass']:.1f}", f"{_bytes_each(cost):.0f}", str(cost.passes),
-                     f"{cost.time_us:.0f}", f"{REST_US + cost.time_us:.0f}"])
-    names = ", ".join(f"{text} {tokens:,} ({rope})" for rope, text, tokens in chosen)
+        body.append([system.name, f"{mean['more']:+.1f}", *recalls, f"{100 * mean['mass']:.1f}",
+                     "/".join(str(row["layers"]) for row in rows), f"{_bytes_each(cost):.0f}",
+                     str(cost.passes), f"{cost.time_us:.0f}", f"{REST_US + cost.time_us:.0f}"])
+    names = ", ".join(f"{text}, {tokens:,} tokens, RoPE {rope}, error of the first row "
+                      f"{found[rope, text, tokens][BASE]['error']:.3f}"
+                      for rope, text, tokens in chosen)
     return f"Documents: {names}.\n\n" + table(
-        ["form", "error", "more, %", "by document, %", "recall, retrieved %", "recall, estimated %",
-         "weight attended %", "bytes a cluster", "passes", "index, us", "layer, us"], body)
+        ["form", "more error, %", "recall, retrieved %", "recall, estimated %",
+         "weight attended %", "layers", "bytes a cluster", "passes", "index, us", "layer, us"], body)
 
 
 def _bytes_each(cost) -> float:
     return cost.bytes_read / (CLUSTERS * KV_HEADS)
-
-
-def _more(row, name) -> float:
-    return 100 * (row[name]["error"] / row[BASE]["error"] - 1)
 
 
 def _longest(found) -> list[tuple]:
@@ -92,10 +90,10 @@ def lengths(lines: list[dict]) -> str:
     columns = [key for key in columns if sum(other[:2] == key[:2] for other in columns) > 1]
     if not columns:
         return ""
-    body = [[BASE + ": error", *(f"{found[key][BASE]['error']:.4f}" for key in columns)]]
+    body = [[BASE + ": error", *(f"{found[key][BASE]['error']:.3f}" for key in columns)]]
     for system in forms():
-        if system.name != BASE and any(system.name in found[key] for key in columns):
-            body.append([system.name, *(f"{_more(found[key], system.name):+.1f}"
+        if system.name != BASE and sum(system.name in found[key] for key in columns) > 1:
+            body.append([system.name, *(f"{found[key][system.name]['more']:+.1f}"
                                         if system.name in found[key] else "-" for key in columns)])
     return table(["form: more error, %", *(f"{text}, {rope}, {tokens:,}"
                                             for rope, text, tokens in columns)], body)

@@ -13,6 +13,7 @@ clusters, as 1M tokens do.
 """
 
 import argparse
+import copy
 import dataclasses
 import pathlib
 import re
@@ -24,7 +25,7 @@ from . import checkpoint, coarse_report, measures
 from .coarse_forms import BASE, forms
 from .document import Seen
 from .indexed_tails import first
-from .kept_documents import Kept
+from .kept_documents import Kept, first_layers
 from .results import Results, read_lines
 from .sources import prompt_tokens
 from .systems.coarse import Coarse
@@ -75,24 +76,27 @@ class Layer:
         return mixed / total[..., None], (inside + self._own[0]) / self._whole
 
 
-def measure(document: Kept, behind: torch.Tensor, systems: list[Coarse], every: int):
-    """Returns what each form does in one layer of `every`."""
-    found = {system.name: {"layers": []} for system in systems}
+def measure(document: Kept, behind: torch.Tensor, wanted: dict[int, list[Coarse]], note) -> None:
+    """Calls note(layer, form, what the form does there), one layer after the other.
+
+    The base comes first among the forms of a layer, since the others are compared with it. Layers
+    behind the last wanted one are not followed.
+    """
+    cut, last = copy.copy(document), max(wanted) + 1
+    cut.keys, cut._model = document.keys[:last], first_layers(document._model, last)
 
     def see(seen: Seen) -> None:
+        # All rows of a layer are one chunk (Kept.chunk_elements), so that each is seen once.
         layer = seen.step.layer
-        if layer % every != every // 2:
+        if layer not in wanted:
             return
-        if not seen.first_row:
-            document.forget()
+        cut.forget()
         asked = Layer(seen)
-        for system in systems:
-            index = document.index(system, layer)
-            system.prepare(index, document.tokens)
-            found[system.name]["layers"].append(
-                {"layer": layer, "rows": seen.step.rows, **asked.measure(system, index)})
-    document.follow(Full(), behind, observer=see)
-    return found
+        for system in wanted[layer]:
+            index = cut.index(system, layer)
+            system.prepare(index, cut.tokens)
+            note(layer, system, asked.measure(system, index))
+    cut.follow(Full(), behind, observer=see)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -100,7 +104,6 @@ def run(arguments: argparse.Namespace) -> None:
     results = Results(arguments.out)
     systems = [system for system in forms() if re.search(arguments.forms, system.name)
                or system.name == BASE]
-    systems.sort(key=lambda system: system.name != BASE)
     for path in sorted(arguments.keep.glob("*.pt")):
         if arguments.only not in path.stem:
             continue
@@ -110,20 +113,25 @@ def run(arguments: argparse.Namespace) -> None:
             continue
         for length in arguments.lengths:
             head = prompt_tokens(length, 0)
-            if head > document.tokens:
-                continue
-            missing = [system for system in systems if system.name == BASE or not results.has(
-                ["coarse", path.stem, head, arguments.tail, arguments.every, system.name])]
-            if len(missing) == 1 and arguments.forms:
-                continue
-            began = time.monotonic()
-            ids = document.ids + document.behind
-            behind = torch.tensor(ids[head:head + arguments.tail])
-            for name, content in measure(first(document, head), behind, missing,
-                                         arguments.every).items():
-                results.add(["coarse", path.stem, head, arguments.tail, arguments.every, name],
-                            content)
-            print(f"{path.stem}, {head}: {time.monotonic() - began:.0f} s", flush=True)
+            if head <= document.tokens:
+                _measure_layers(arguments, results, path.stem, document, head, systems)
+
+
+def _measure_layers(arguments, results, stem, document, head, systems) -> None:
+    began = time.monotonic()
+    ids = document.ids + document.behind
+    wanted = {}
+
+    def key_of(layer, system):
+        return ["coarse", stem, head, arguments.tail, layer, system.name]
+    for layer in arguments.layers:
+        missing = [system for system in systems if not results.has(key_of(layer, system))]
+        if layer < len(document.keys) and missing:
+            wanted[layer] = systems[:1] + [one for one in missing if one is not systems[0]]
+    if wanted:
+        measure(first(document, head), torch.tensor(ids[head:head + arguments.tail]), wanted,
+                lambda layer, system, content: results.add(key_of(layer, system), content))
+    print(f"{stem}, {head}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 @torch.inference_mode()
@@ -158,7 +166,7 @@ def model_of(arguments, path: pathlib.Path):
     return model
 
 
-def lengths_of(text: str) -> list[int]:
+def numbers_of(text: str) -> list[int]:
     """Reads numbers with commas between them."""
     return [int(part) for part in text.split(",")]
 
@@ -170,9 +178,10 @@ def main() -> None:
     parser.add_argument("--model", type=pathlib.Path, help="a Hugging Face folder")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder of kept documents")
     parser.add_argument("--only", default="", help="a part of the names of documents")
-    parser.add_argument("--lengths", type=lengths_of, default=[8260, 16452, 31812, 65604])
+    parser.add_argument("--lengths", type=numbers_of, default=[8260, 16452, 31812, 65604])
     parser.add_argument("--tail", type=int, default=48, help="tokens (default: %(default)s)")
-    parser.add_argument("--every", type=int, default=3, help="ask one layer of so many")
+    parser.add_argument("--layers", type=numbers_of, default=[2, 7, 12, 17, 22],
+                        help="which layers are asked (default: %(default)s)")
     parser.add_argument("--forms", default="", help="a regular expression of forms")
     parser.add_argument("--words", action="store_true", help="follow text under each form")
     parser.add_argument("--out", type=pathlib.Path, help="JSON lines")

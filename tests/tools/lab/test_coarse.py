@@ -181,13 +181,12 @@ class KeptTest(unittest.TestCase):
 class ReportTest(unittest.TestCase):
     def test_forms_are_laid_beside_the_base_of_the_same_document(self):
         bits = "2 bits a channel, best 0.25 of the clusters"
-        lines = [{"key": ["coarse", f"m_yarn-4-65604-{text}-0", tokens, 48, 3, form],
-                  "layers": [{"layer": 1, "rows": 4, "error": error, "mass": 0.9,
-                              "retrieved": 0.5, "estimated": 0.25}]}
+        lines = [{"key": ["coarse", f"m_yarn-4-65604-{text}-0", tokens, 48, 1, form],
+                  "error": error, "mass": 0.9, "retrieved": 0.5, "estimated": 0.25}
                  for text in ("code_a", "prose_b") for tokens, more in ((8260, 1.0), (65604, 1.5))
                  for form, error in ((coarse_forms.BASE, 0.1), (bits, 0.1 * more))]
         table = coarse_report.errors(lines)
-        self.assertIn(f"| {bits} | 0.1500 | +50.0 | +50 / +50 | 50.0 | 25.0 | 90.0 |", table)
+        self.assertIn(f"| {bits} | +50.0 | 50 | 25 | 90.0 | 1/1 | 74 | 5 |", table)
         self.assertIn(f"| {bits} | +0.0 | +50.0 | +0.0 | +50.0 |", coarse_report.lengths(lines))
 
 

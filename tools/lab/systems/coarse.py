@@ -16,7 +16,7 @@ import torch
 
 from tools.needle import wave
 
-from ..system import Step
+from ..system import Estimate, Step
 from .coded import LEVELS
 from .wave import Options, Wave, few_bits, segments
 
@@ -31,16 +31,31 @@ class First:
     candidates: share of the clusters that are scored by their centroids behind it; 0: none are, and
         the first scores are the logits. by_segment: every segment gives its share of candidates,
         so that nothing must be chosen among all. keeps: clusters that are no candidates keep their
-        first scores, so that they may be estimated.
+        first scores, so that they may be estimated. again: candidates are scored by their
+        centroids. retrieved_of: share of each segment's clusters of which some are retrieved. part:
+        clusters of what chooses by itself instead of a segment; 0: a segment.
     """
     candidates: float = 0.25
     by_segment: bool = False
     keeps: bool = False
+    again: bool = True
+    retrieved_of: float = 1.0
+    part: int = 0
     of_clusters = False  # whether clusters have scores of their own, to which the radius is added
+
+    def parts(self, counts: list[int]) -> list[int] | None:
+        """Returns the clusters of each part that chooses by itself; None where all are one."""
+        if not self.by_segment:
+            return None
+        if not self.part:
+            return counts
+        return [size for count in counts
+                for size in [self.part] * (count // self.part) + [count % self.part] if size]
 
     def key(self) -> "First":
         """Returns what decides the bytes that are read."""
-        return dataclasses.replace(self, candidates=1.0, by_segment=False, keeps=False)
+        return dataclasses.replace(self, candidates=1.0, by_segment=False, keeps=False, again=True,
+                                   retrieved_of=1.0, part=0)
 
     def build(self, index: wave.Index, counts: list[int]):
         """Returns what is read; counts are the clusters of each segment. Of an empty cluster
@@ -58,24 +73,46 @@ class Groups(First):
 
     size: clusters of a group, on average. clustered: by k-means over a segment's centroids, or
     neighbours by number. weight: of |q| times the largest distance of a member's centroid, its own
-    radius' share included.
+    radius' share included. estimates: groups that have no candidate count by their mean centroid
+    and the sum of their members' values, all of them. moment: of the second-order term of the mean
+    weight of their members' tokens, which their estimate then has.
     """
     size: int = 16
     clustered: bool = True
     weight: float = 0.0
+    estimates: bool = False
+    moment: float = 0.0
 
     def key(self):
-        return dataclasses.replace(super().key(), weight=0.0)
+        return dataclasses.replace(super().key(), weight=0.0, estimates=False, moment=0.0)
+
+    def rest(self, made, index: wave.Index, step: Step, candidate: torch.Tensor) -> Estimate:
+        """Returns what stands for the groups without a candidate."""
+        group, means, _, variances = made
+        count = means.shape[1]
+        sums = torch.zeros_like(means).scatter_add_(
+            1, group[..., None].expand_as(index.value_sums), index.value_sums)
+        sizes = torch.zeros(means.shape[:2]).scatter_add_(1, group, index.sizes)
+        taken = torch.zeros(*candidate.shape[:2], count).scatter_reduce_(
+            -1, group.expand(candidate.shape), candidate.float(), "amax") > 0
+        d = step.queries.shape[-1]
+        logits = _products(step.queries, means) * d ** -0.5
+        if self.moment:
+            squares = step.queries.square().sum(-1, keepdim=True) / d
+            logits = logits + self.moment * squares * variances[:, None] / (2 * d)
+        return Estimate(logits.masked_fill((taken | (sizes == 0))[:, :, None], -math.inf),
+                        few_bits(sums, 8), sizes)
 
     def build(self, index, counts):
         group = groups_of(index.filled, counts, self.size, self.clustered)
         means, spread = _means(index.filled, group)
         reach = spread + INT8.radius * index.radii
         far = torch.zeros(means.shape[:2]).scatter_reduce(1, group, reach, "amax")
-        return group, few_bits(means, 8), far
+        squares = (spread.square() + index.deviations.square())[..., None]
+        return group, few_bits(means, 8), far, _means(squares, group)[0][..., 0]
 
     def score(self, made, index, step):
-        group, means, far = made
+        group, means, far, _ = made
         scale = step.queries.shape[-1] ** -0.5
         found = _products(step.queries, means)
         if self.weight:
@@ -225,6 +262,14 @@ class Coarse(Wave):
                       for count in (retrieved, retrieved + estimated))
         return logits, zone & alive, both & ~zone & alive
 
+    def choose(self, index, step):
+        choice = super().choose(index, step)
+        for one in self.passes:
+            if isinstance(one, Groups) and one.estimates:
+                candidate = self.zones(index, step)[0].isfinite().any(2)
+                choice.estimates.append(one.rest(index.made[one.key()], index, step, candidate))
+        return choice
+
     def _in_turns(self, index, step, logits, ranking):
         candidate = (index.sizes > 0).expand_as(ranking)
         for one in self.passes:
@@ -236,14 +281,22 @@ class Coarse(Wave):
             rough = first + _reach(index, step) if one.of_clusters else first
             if not one.candidates:
                 return first, rough.softmax(-1).amax(2)
-            counts = index.counts if one.by_segment else None
-            candidate = best(weights(rough, counts), one.candidates, counts)
+            parts = one.parts(index.counts)
+            candidate = best(weights(rough, parts), one.candidates, parts)
         if self.passes[-1].keeps:
             logits = torch.where(candidate[:, :, None], logits, first)
             return logits, weights(logits + _reach(index, step)) + candidate
+        if not self.passes[-1].again:
+            logits = first
         # Weights among the candidates, as a kernel that has seen no others knows them.
         logits = logits.masked_fill(~candidate[:, :, None], -math.inf)
-        return logits, weights(logits + _reach(index, step))
+        ranking = weights(logits + _reach(index, step))
+        share = self.passes[-1].retrieved_of
+        if share < 1:
+            parts = self.passes[-1].parts(index.counts)
+            local = weights(logits + _reach(index, step), parts)
+            ranking = ranking + best(local, share, parts)
+        return logits, ranking
 
 
 def _reach(index, step):
