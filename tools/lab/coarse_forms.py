@@ -162,10 +162,9 @@ def _estimating():
     found = [_named(f"groups of {size}, others by groups, {ONE_KERNEL}",
                     Groups(size=size, by_segment=True, estimates=True, retrieved_of=0.125))
              for size in (8, 16)]
-    found += [_named(f"groups of {size}, others estimated by groups with {moment} of the moment",
-                     Groups(size=size, candidates=share, estimates=True, moment=moment))
-              for size, share, moment in ((8, 0.125, 0.5), (8, 0.125, 1.0), (16, 0.125, 0.5),
-                                          (8, 0.0625, 0.5))]
+    found += [_named(f"neighbours of {size}, others estimated by groups",
+                     Groups(size=size, candidates=share, estimates=True, clustered=False))
+              for size, share in ((8, 0.125), (8, 0.25), (16, 0.25))]
     return found + [_named(f"groups of {size}, others estimated by groups"
                    + ", each segment its own" * local,
                    Groups(size=size, candidates=share, by_segment=local, estimates=True))

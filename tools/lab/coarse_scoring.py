@@ -59,7 +59,7 @@ class Layer:
             for name, own, base in zip(("retrieved", "estimated"), zones, self._zones):
                 recall = (own & base).sum(-1) / base.sum(-1).clamp(min=1)
                 found[name] = recall.mean().item()
-        return found
+        return {name: round(value, 5) for name, value in found.items()}
 
     def _attend(self, choice):
         """Returns the output [b, h, g, d], and the true weight of what is attended exactly."""

@@ -74,32 +74,26 @@ class Groups(First):
     size: clusters of a group, on average. clustered: by k-means over a segment's centroids, or
     neighbours by number. weight: of |q| times the largest distance of a member's centroid, its own
     radius' share included. estimates: groups that have no candidate count by their mean centroid
-    and the sum of their members' values, all of them. moment: of the second-order term of the mean
-    weight of their members' tokens, which their estimate then has.
+    and the sum of their members' values, all of them.
     """
     size: int = 16
     clustered: bool = True
     weight: float = 0.0
     estimates: bool = False
-    moment: float = 0.0
 
     def key(self):
-        return dataclasses.replace(super().key(), weight=0.0, estimates=False, moment=0.0)
+        return dataclasses.replace(super().key(), weight=0.0, estimates=False)
 
     def rest(self, made, index: wave.Index, step: Step, candidate: torch.Tensor) -> Estimate:
         """Returns what stands for the groups without a candidate."""
-        group, means, _, variances = made
+        group, means, _ = made
         count = means.shape[1]
         sums = torch.zeros_like(means).scatter_add_(
             1, group[..., None].expand_as(index.value_sums), index.value_sums)
         sizes = torch.zeros(means.shape[:2]).scatter_add_(1, group, index.sizes)
         taken = torch.zeros(*candidate.shape[:2], count).scatter_reduce_(
             -1, group.expand(candidate.shape), candidate.float(), "amax") > 0
-        d = step.queries.shape[-1]
-        logits = _products(step.queries, means) * d ** -0.5
-        if self.moment:
-            squares = step.queries.square().sum(-1, keepdim=True) / d
-            logits = logits + self.moment * squares * variances[:, None] / (2 * d)
+        logits = _products(step.queries, means) * step.queries.shape[-1] ** -0.5
         return Estimate(logits.masked_fill((taken | (sizes == 0))[:, :, None], -math.inf),
                         few_bits(sums, 8), sizes)
 
@@ -108,11 +102,10 @@ class Groups(First):
         means, spread = _means(index.filled, group)
         reach = spread + INT8.radius * index.radii
         far = torch.zeros(means.shape[:2]).scatter_reduce(1, group, reach, "amax")
-        squares = (spread.square() + index.deviations.square())[..., None]
-        return group, few_bits(means, 8), far, _means(squares, group)[0][..., 0]
+        return group, few_bits(means, 8), far
 
     def score(self, made, index, step):
-        group, means, far, _ = made
+        group, means, far = made
         scale = step.queries.shape[-1] ** -0.5
         found = _products(step.queries, means)
         if self.weight:
