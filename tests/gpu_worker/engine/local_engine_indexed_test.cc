@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 #include "tests/support/suspending.h"
 
 namespace retroinfer {
@@ -22,6 +22,7 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 using Tokens = std::vector<int32_t>;
 
@@ -39,11 +40,7 @@ class IndexedPrefillTest : public testing::Test {
       : worker_(Observed(std::move(options))) {}
 
   static InProcessWorkerOptions SmallModel() {
-    InProcessWorkerOptions options;
-    options.model_folder =
-        std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-    options.context_length = 131072;
-    options.max_model_len = 12288;
+    InProcessWorkerOptions options = SmallWorker();
     options.max_batch = kMaxBatch;
     options.wave_index.dense_below = kDenseBelow;
     options.preemption = true;
