@@ -7,7 +7,7 @@
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
 //          [--free-slots-high 0.1] [--weights-dtype auto|fp8|int4] [--kv-dtype bf16|int8]
-//          [--index-dtype auto|coded|int8|bf16] [--retrieval 0.018] [--temperature 0]
+//          [--index-dtype auto|coded|packed|int8|bf16] [--retrieval 0.018] [--temperature 0]
 //          [--schema FILE --tokenizer FOLDER] [--layers N] [--record-trace FILE]
 //          [--rows-per-sequence 1]
 // Prints one JSON object. --layers: instead of the model's. --record-trace: writes what every step

@@ -7,6 +7,7 @@
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
 //          [--weights-dtype auto|fp8|int4] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
 //          [--prefill exact|sparse] [--density 0.25] [--policy both|full]
+//          [--kv-dtype bf16|int8] [--index-dtype auto|packed|int8|bf16]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. --stretch-tokens: the least of a stretch that goes through all layers
 // before the next one does, which grows to half of the tokens before it; 0: the prompt is read as
@@ -55,6 +56,8 @@ struct Settings {
   Stretches stretches;
   std::string weights_dtype = "auto";
   std::string activations_dtype = "bf16";
+  std::string kv_dtype = "bf16";
+  std::string index_dtype = "auto";
   PrefillKind prefill = PrefillKind::kExact;
   double density = 0;  // 0: blocks are not drawn
   bool runs_wave = true;
@@ -83,6 +86,9 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--activations-dtype", settings.activations_dtype)
       ->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_option("--kv-dtype", settings.kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--index-dtype", settings.index_dtype)
+      ->check(CLI::IsMember({"auto", "packed", "int8", "bf16"}));
   app.add_option("--stretch-tokens", settings.stretches.least_tokens)
       ->check(CLI::NonNegativeNumber);
   std::string prefill = "exact", policy = "both";
@@ -133,7 +139,7 @@ class FirstTokenBench {
          .weights =
              Must(KeptWeightsNamed(settings.weights_dtype, config_, settings.activations_dtype)),
          .progress = {}}));
-    geometry_ = config_.geometry(kBf16Kv);
+    geometry_ = config_.geometry(Must(KvFormatNamed(settings.kv_dtype, settings.index_dtype)));
     CreateMemory();
     full_ = memory_->CreateFullPolicy();
     wave_ = memory_->CreateWavePolicy();
@@ -175,6 +181,7 @@ class FirstTokenBench {
                         {"rows", settings_.rows},
                         {"weights_dtype", settings_.weights_dtype},
                         {"activations_dtype", settings_.activations_dtype},
+                        {"kv_format", std::string(geometry_.format.name)},
                         {"rounds", settings_.rounds},
                         {"prefill", kPrefillNames[static_cast<size_t>(settings_.prefill)]},
                         {"stretch_tokens", settings_.stretches.least_tokens},

@@ -7,7 +7,7 @@
 // usage: indexed_tail_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--context 102400]
 //          [--tail 64] [--clients 1 8] [--batch 64] [--rounds 8] [--first-rows 0 8]
 //          [--cache-share 0.1] [--reuse code|needle] [--weights-dtype auto|fp8|int4]
-//          [--kv-dtype bf16|int8] [--layers N]
+//          [--kv-dtype bf16|int8] [--index-dtype auto|packed|int8|bf16] [--layers N]
 // Prints one JSON object: for each number of clients, who all ask at once, the time until all have
 // the first token of the answer, the steps of a round, and questions a second. --first-rows: the
 // first step of a question feeds at most so many of its tokens; 0: as many as there are rows.
@@ -58,6 +58,7 @@ struct Settings {
   std::string reuse = "code";
   std::string weights_dtype = "auto";
   std::string kv_dtype = "bf16";
+  std::string index_dtype = "auto";
 };
 
 Settings Parse(int argc, char** argv) {
@@ -87,6 +88,8 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--weights-dtype", settings.weights_dtype)
       ->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--kv-dtype", settings.kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--index-dtype", settings.index_dtype)
+      ->check(CLI::IsMember({"auto", "packed", "int8", "bf16"}));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -114,7 +117,7 @@ class IndexedTailBench {
                                  .max_positions = 0,
                                  .weights = Must(KeptWeightsNamed(settings.weights_dtype, config_)),
                                  .progress = {}}));
-    geometry_ = config_.geometry(Must(KvFormatNamed(settings.kv_dtype, "auto")));
+    geometry_ = config_.geometry(Must(KvFormatNamed(settings.kv_dtype, settings.index_dtype)));
     plan_ = PlanSegments(head_, total_tokens_, settings.dense_below);
     CreateMemory();
     CreatePolicy();

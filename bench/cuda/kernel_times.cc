@@ -1,8 +1,9 @@
 // A library that a CUDA program loads by itself and that writes when each kernel, copy and fill of
 // the device began and ended, by CUPTI's activity records. No program has to be built for it:
 //
-//   CUDA_INJECTION64_PATH=$PWD/libkernel_times.so KERNEL_TIMES=FILE first_token_bench --backend
-//   cuda ... bench/cuda/kernel_times.py FILE
+//   CUDA_INJECTION64_PATH=$PWD/libkernel_times.so KERNEL_TIMES=FILE PROGRAM ...
+//
+//   bench/cuda/kernel_times.py FILE
 //
 // FILE gets a line for each: begin_ns, duration_ns, stream, name, tab-separated, in no order.
 // Kernels of recorded graphs are recorded one by one, which takes about a microsecond each, so a

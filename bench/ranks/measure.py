@@ -25,11 +25,12 @@ from bench.support.measured_server import Server  # noqa: E402
 CONTEXT = 122_880
 MILLION = 1 << 20
 PROMPT = 117_760
+MIB = 1 << 20
 GIB = 1 << 30
-
-# Host memory that a token of context takes, with what extents leave free; a segment that ranks divide keeps its worst
-# case, so it takes an eighth more.
-TOKEN_BYTES = {"llama-3.1-8b": 97_000, "llama-3.1-70b": 243_000, "tiny": 4000}
+INPUT = 16  # tokens of a prompt behind its synthetic context
+# A segment of 1,024 tokens more for each context: short segments take some KiB more than the long one that `check`
+# counts in their place.
+SPARE = 1024
 
 FP8 = ["--weights-dtype", "fp8", "--kv-dtype", "int8"]
 BF16 = ["--kv-dtype", "int8"]
@@ -42,9 +43,32 @@ class Case:
         self.name, self.shape, self.context = name, shape, context
         self.batches, self.options = batches, options
 
-    def arena_bytes(self, ranks, output):
-        one = (self.context + output) * TOKEN_BYTES[self.shape] * (9 if ranks > 1 else 8) // 8
-        return max(self.batches) * one // GIB * GIB + GIB
+    def arena_bytes(self, ranks, settings):
+        """What the largest batch reserves, in whole MiB, as the server's own planning counts it."""
+        options = [*self.options, *settings.option]
+        command = [str(pathlib.Path(settings.bin_dir) / "retroinfer"), "check", "--model-shape", self.shape,
+                   "--tensor-parallel", str(ranks), "--users", str(max(self.batches)), "--json",
+                   "--context", str(self.context + INPUT + settings.output + SPARE)]
+        for name in ("--kv-dtype", "--index-dtype"):
+            if (value := value_of(name, options)) is not None:
+                command += [name, value]
+        if value_of("--device", options) != "cpu":
+            command += ["--gpu-memory", "70GiB"]  # a GPU's default index; how much of it there is does not matter
+        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not answer.stdout.startswith("{"):  # what does not fit this machine is told, too
+            raise RuntimeError(f"'{' '.join(command)}' says: {answer.stderr.strip()}")
+        return -(-json.loads(answer.stdout)["target_arena_bytes"] // MIB) * MIB
+
+
+def value_of(name, options):
+    """The last value of an option, given as two words or as one with '='."""
+    found = None
+    for word, behind in zip(options, [*options[1:], None]):
+        if word == name:
+            found = behind
+        elif word.startswith(name + "="):
+            found = word.removeprefix(name + "=")
+    return found
 
 
 def cases(ranks, largest_8b, largest_70b):
@@ -63,7 +87,8 @@ def cases(ranks, largest_8b, largest_70b):
 
 
 def smoke_cases(ranks):
-    return [Case("tiny", "tiny", 9000, [1, 2], ["--device", "cpu", "--dense-below", "2048"])] if ranks < 3 else []
+    options = ["--device", "cpu", "--dense-below", "2048", "--kv-dtype", "int8"]
+    return [Case("tiny", "tiny", 9000, [1, 2], options)] if ranks < 3 else []
 
 
 def wait_for(server, condition, what, timeout_s):
@@ -103,7 +128,7 @@ def had_all(done, batch):
 
 def decode(server, batch, settings):
     """Steps of `batch` requests that decode together."""
-    load = server.begin(batch, batch, 16, settings.output)
+    load = server.begin(batch, batch, INPUT, settings.output)
     try:
         wait_for(server, lambda: had_all(rates(server, 0, least_steps(batch), settings.fill_seconds), batch),
                  f"{batch} requests decode", settings.fill_seconds)
@@ -125,15 +150,16 @@ def decode(server, batch, settings):
 
 
 def measure_case(case, ranks, settings):
+    arena_bytes = case.arena_bytes(ranks, settings)
     options = ["--load-format", "dummy", "--model-shape", case.shape, "--tensor-parallel", str(ranks),
                "--synthetic-context", str(case.context), "--max-model-len", str(settings.output + 32),
-               "--max-batch", str(max(case.batches)), "--arena-bytes", str(case.arena_bytes(ranks, settings.output)),
+               "--max-batch", str(max(case.batches)), "--arena-bytes", str(arena_bytes),
                *case.options, *settings.option]
     begin = time.monotonic()
     with Server(settings, options) as server:
         loaded = time.monotonic() - begin
         found = {"case": case.name, "ranks": ranks, "shape": case.shape, "context": case.context,
-                 "arena_gib": case.arena_bytes(ranks, settings.output) / GIB, "serves_after_s": round(loaded, 1),
+                 "arena_gib": arena_bytes / GIB, "serves_after_s": round(loaded, 1),
                  "slots": server.metrics()["slots"], "decode": []}
         for batch in case.batches:
             try:

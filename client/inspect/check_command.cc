@@ -17,6 +17,7 @@ namespace {
 
 struct CheckOptions {
   std::string model_folder;
+  std::string model_shape;
   std::string draft_model_folder;
   std::string chat_template_file;
   std::string kv_dtype = "bf16";
@@ -31,8 +32,10 @@ struct CheckOptions {
 void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* input) {
   CLI::App& app = settings->app();
   app.add_option("model", options->model_folder,
-                 "Model folder (Hugging Face layout), its config.json alone, or a GGUF file")
-      ->required();
+                 "Model folder (Hugging Face layout), its config.json alone, or a GGUF file");
+  app.add_option("--model-shape", options->model_shape,
+                 "Instead of a model: a shape that 'serve --load-format dummy' knows, as "
+                 "llama-3.1-8b");
   settings->AddTokenCount("--context", &input->wanted_context,
                           "Ask for a context of so many tokens, of each user");
   app.add_option("--users", input->users, "Users that have such a context at a time")
@@ -75,6 +78,16 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_flag("--json", options->json, "Write one JSON object");
 }
 
+// How `serve` is told the model. A folder has its weights by then, if it was a config.json alone.
+std::string ModelOption(const CheckOptions& options) {
+  if (!options.model_shape.empty()) {
+    return absl::StrCat("--load-format dummy --model-shape ", options.model_shape);
+  }
+  std::string_view folder = options.model_folder;
+  if (folder.ends_with("/config.json")) folder = folder.substr(0, folder.rfind('/'));
+  return absl::StrCat("--model ", std::string(folder));
+}
+
 // What was given of how numbers are kept: a server that is started without it needs other memory.
 std::string NumberTypes(const CheckOptions& options) {
   const CheckOptions usual;
@@ -92,14 +105,15 @@ std::string NumberTypes(const CheckOptions& options) {
 // Reads what a worker would, but for the weights themselves. Where there is a config.json and no
 // weights beside it, their size follows from it.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
-  ASSIGN_OR_RETURN(
-      const ModelFiles files,
-      ReadModelFiles(options.model_folder, {.chat_template_file = options.chat_template_file,
-                                            .weights_dtype = options.weights_dtype,
-                                            .kv_dtype = options.kv_dtype,
-                                            .rope_scaling = input->rope_scaling,
-                                            .num_ranks = input->num_ranks,
-                                            .needs_weights = false}));
+  const ModelFileOptions file_options = {.chat_template_file = options.chat_template_file,
+                                         .weights_dtype = options.weights_dtype,
+                                         .kv_dtype = options.kv_dtype,
+                                         .rope_scaling = input->rope_scaling,
+                                         .num_ranks = input->num_ranks,
+                                         .needs_weights = false};
+  ASSIGN_OR_RETURN(const ModelFiles files, options.model_shape.empty()
+                                               ? ReadModelFiles(options.model_folder, file_options)
+                                               : ReadModelShape(options.model_shape, file_options));
   ASSIGN_OR_RETURN(input->worker.model, LargestPart(files.config, {.num_ranks = input->num_ranks},
                                                     &input->worker.heads));
   input->worker.prefill_rows = PrefillRows(input->num_ranks);
@@ -174,11 +188,13 @@ int CheckCommand(int argc, const char* const* argv, const Streams& streams) {
   AddOptions(&settings, &options, &input);
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
   input.policy = *PolicyOfName(options.policy);
-  // The command to start with is for the folder, which has the weights by then.
-  input.model_folder = options.model_folder;
-  if (constexpr std::string_view kConfig = "/config.json"; input.model_folder.ends_with(kConfig)) {
-    input.model_folder.resize(input.model_folder.size() - kConfig.size());
+  if (options.model_folder.empty() == options.model_shape.empty()) {
+    return Fail(streams, "check",
+                "give a model folder, a config.json or a GGUF file, or --model-shape NAME, and not "
+                "both",
+                kExitUsage);
   }
+  input.model_option = ModelOption(options);
   absl::Status status = ReadModel(options, &input);
   if (status.ok()) status = ReadBudgets(&input);
   status.Update(ReadMachine(options, &input));

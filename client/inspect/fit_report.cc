@@ -168,7 +168,7 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
 std::string DescribeWeights(const FitInput& input) {
   const std::string bytes = FormatByteSize(input.worker.weight_bytes);
   if (!input.has_weights)
-    return absl::StrCat(bytes, " (as config.json says: no weights are there)");
+    return absl::StrCat(bytes, " (as the configuration says: no weights are there)");
   if (input.weight_scales.empty()) return absl::StrCat(bytes, " (", input.weights_dtype, ")");
   if (input.worker.model.float4.has_value() && input.weights_dtype == "bf16") {
     return absl::StrCat(bytes, " (", input.weight_scales, ": ", std::string(kFloat4Note), ")");
@@ -197,7 +197,7 @@ std::string DescribeLonger(const FitInput& input) {
 }  // namespace
 
 std::string StartLine(const FitInput& input, int64_t context) {
-  return absl::StrCat("retroinfer serve --model ", input.model_folder,
+  return absl::StrCat("retroinfer serve ", input.model_option,
                       input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
                       input.draft_model_folder.empty() ? "" : " --speculation auto --draft-model ",
                       input.draft_model_folder, input.number_types,

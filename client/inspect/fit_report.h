@@ -20,12 +20,13 @@ struct FitInput {
   std::string chat_template = "none";  // where it is from
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
   std::string rope_scaling;            // as it was given (rope_scaling.h); empty: config.json's
-  std::string model_folder = "DIR";    // as the command line to start with names it
-  std::string draft_model_folder;      // as it was given; empty: none
+  // The model as the command line to start with names it: its folder, or a shape and no folder.
+  std::string model_option = "--model DIR";
+  std::string draft_model_folder;  // as it was given; empty: none
   std::string number_types;    // options of `serve` that were given: " --kv-dtype int8", or empty
   std::string retrieval_file;  // as it was given; empty: none
   std::string retrieval_budgets;  // what it says (common::DescribeBudgets)
-  bool has_weights = true;        // false: weight_bytes follows from config.json alone
+  bool has_weights = true;        // false: weight_bytes follows from the configuration alone
   PolicyKind policy = PolicyKind::kWave;
   int num_ranks = 1;             // `worker` is the largest part of the model, for one of them
   int64_t users = 1;             // that have a context each at a time

@@ -11,6 +11,7 @@
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/kept_weights.h"
+#include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/rope_scaling.h"
 #include "gpu_worker/model/shard_checkpoint.h"
@@ -63,13 +64,13 @@ absl::Status SizeParts(const Checkpoint& checkpoint, KeptWeights keep, int num_r
   return absl::OkStatus();
 }
 
-// What follows from config.json alone.
-absl::StatusOr<ModelFiles> ReadConfigAlone(const StoredModel& model,
-                                           const ModelFileOptions& options) {
+// What follows from a configuration alone.
+absl::StatusOr<ModelFiles> FilesOfConfig(const ModelConfig& config,
+                                         const ModelFileOptions& options) {
   ModelFiles files;
   files.has_weights = false;
   files.chat_template = "none";
-  ASSIGN_OR_RETURN(files.config, ReadConfig(model, options));
+  files.config = config;
   ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
   for (int rank = 0; rank < options.num_ranks; ++rank) {
     ASSIGN_OR_RETURN(const ModelConfig part,
@@ -93,7 +94,8 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   ModelFiles files;
   ASSIGN_OR_RETURN(const std::unique_ptr<StoredModel> model, StoredModel::Open(folder));
   if (!options.needs_weights && (is_config || !model->HasWeights())) {
-    return ReadConfigAlone(*model, options);
+    ASSIGN_OR_RETURN(const ModelConfig config, ReadConfig(*model, options));
+    return FilesOfConfig(config, options);
   }
   ASSIGN_OR_RETURN(files.config, ReadConfig(*model, options));
   RETURN_IF_ERROR(model->ReadGeneration(files.config).status());
@@ -124,6 +126,13 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   files.weights_dtype = WeightsDtype(files.config, keep);
   files.weight_scales = WeightScalesFrom(files.config, keep);
   return files;
+}
+
+absl::StatusOr<ModelFiles> ReadModelShape(const std::string& name,
+                                          const ModelFileOptions& options) {
+  ASSIGN_OR_RETURN(ModelConfig config, NamedModelShape(name));
+  RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config));
+  return FilesOfConfig(config, options);
 }
 
 absl::StatusOr<ModelFiles> ReadDraftModelFiles(const std::string& path, const ModelFiles& served) {

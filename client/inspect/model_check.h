@@ -15,7 +15,7 @@ struct ModelFiles {
   ModelConfig config;
   size_t weight_bytes_cpu = 0;  // of the weights in the memory of a worker, about
   size_t weight_bytes_gpu = 0;
-  bool has_weights = true;    // false: the sizes above are those that config.json says
+  bool has_weights = true;    // false: the sizes above follow from `config`
   std::string weights_dtype;  // as GetModelInfo has them
   std::string weight_scales;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: of a config.json alone
@@ -42,6 +42,14 @@ struct ModelFileOptions {
 // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a template file that the
 //          worker would refuse. It does not refuse a folder for its own template.
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
+                                          const ModelFileOptions& options = {});
+
+// What follows from the shape `name` (model_shapes.h) alone: a model without weights, tokenizer or
+// template, as a worker makes with --load-format dummy.
+//
+// Returns: NOT_FOUND, naming the shapes there are; INVALID_ARGUMENT for options that do not go
+//          with the shape.
+absl::StatusOr<ModelFiles> ReadModelShape(const std::string& name,
                                           const ModelFileOptions& options = {});
 
 // Reads the draft model `path` (--draft-model) of a server of these files, and compares the tokens,

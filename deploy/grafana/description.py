@@ -525,11 +525,12 @@ DISK = Dashboard(
               ((total_rate(store("retroinfer_durable_index_bytes_total")), "index"),
                (total_rate(store("retroinfer_durable_asked_bytes_total")), "asked for"),
                (total_rate(store("retroinfer_durable_behind_bytes_total")), "behind"))),
+        Panel("Requests for parts",
+              "Requests of the worker for parts of such texts: a step's questions wait for a few.",
+              PER_SECOND, ((total_rate(store("retroinfer_durable_part_requests_total")), "requests"),)),
         Panel("Waits for parts",
-              "How long a request for parts of such texts takes: a step's questions wait for a few.",
-              SECONDS,
-              ((f"{total_rate(store('retroinfer_durable_part_request_seconds_total'))} / "
-                f"({total_rate(store('retroinfer_durable_part_requests_total'))} > 0)", "a request"),)),
+              "Share of the time in which such requests are under way; two at a time are 200 %.",
+              SHARE, ((rate(store("retroinfer_durable_part_request_seconds_total")), "{{instance}}"),)),
         Panel("How busy",
               "Share of the time in which a segment is being written, or read back. At 100 % the disk "
               "is the limit.",

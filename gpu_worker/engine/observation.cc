@@ -126,6 +126,7 @@ RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
                              : LaneDescription::kNeverSparse,
           .has_more_parts = part.end < kv.prompt_tokens,
           .given_tokens = live.phase < RequestPhase::kDecoding ? kv.given_tokens : kv.given_left(),
+          .given_depth = kv.given_tokens > 0 ? kv.prompt_tokens : 0,
           .suspended_since = ToSeconds(live.suspended_since),
           .tokens_left = kv.total_tokens - kv.drawn_begin() - live.num_generated,
           .tokens_generated = live.num_generated,
@@ -236,6 +237,9 @@ void Observation::DescribeModel(LiveRequest& live, int64_t most_more,
 absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription& description) {
   Sequence& sequence = *live.sequence;
   AttentionPolicy& policy = *sequence.policy;
+  if (!sequence.kv.has_stepped()) {
+    description.cold_tokens = executor_.memory().ColdTokens(sequence.kv);
+  }
   const bool is_saving = sources_.exchange->IsSaving(sequence.id());
   const int64_t most_more =
       std::min(policy.RowsTogether(sequence.kv), std::max<int64_t>(1, description.free_tokens)) - 1;

@@ -157,16 +157,40 @@ absl::StatusOr<std::span<const StepResult>> Executor::Step(std::span<const StepR
   Work work{.steps = 1};
   for (const StepRow& row : rows) {
     RETURN_IF_ERROR(parts_.memory->TellTables(*parts_.stream, *row.sequence));
-    work.step_rows += 1;
-    work.step_context += static_cast<double>(row.sequence->num_tokens);
+    work += WorkOf(row);
   }
   clock_->Begin();
   RETURN_IF_ERROR(parts_.cache->BeginStep());
   ++num_steps_;
   ASSIGN_OR_RETURN(const std::span<const StepResult> results, decode_step_->Run(rows));
-  if (parts_.partial != nullptr) RETURN_IF_ERROR(AskForLacking(rows, results));
   clock_->Synchronized(work);
+  NoteAttended(rows, results);
+  if (parts_.partial != nullptr) RETURN_IF_ERROR(AskForLacking(rows, results));
   return results;
+}
+
+// As the scheduler counts the row (scheduler/step_row_work.h).
+Work Executor::WorkOf(const StepRow& row) const {
+  const SequenceKv& kv = *row.sequence;
+  const auto context = static_cast<double>(kv.num_tokens);
+  Work work;
+  if (row.position < kv.drawn_begin()) {
+    work.tail_rows = 1;
+    work.tail_context = context;
+  } else {
+    work.step_rows = 1;
+    work.step_context = context;
+  }
+  if (!kv.has_stepped()) work.cold_context = static_cast<double>(parts_.memory->ColdTokens(kv));
+  return work;
+}
+
+// What a first row that came to an absent page has fetched is a part of what such rows retrieve.
+void Executor::NoteAttended(std::span<const StepRow> rows, std::span<const StepResult> results) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const SequenceKv& kv = *rows[i].sequence;
+    if (rows[i].position == kv.prompt_tokens && !results[i].lacked) parts_.memory->Attended(kv);
+  }
 }
 
 absl::Status Executor::AskForLacking(std::span<const StepRow> rows,

@@ -170,6 +170,10 @@ class Executor {
 
   absl::Status CreateWorkspaces(const CostModel& costs);
   absl::Status AskForLacking(std::span<const StepRow> rows, std::span<const StepResult> results);
+  // What the row adds to a step that has not begun.
+  Work WorkOf(const StepRow& row) const;
+  // Which texts are no longer cold behind the step.
+  void NoteAttended(std::span<const StepRow> rows, std::span<const StepResult> results);
   void Log(common::LogRateLimiter& limiter, const char* what, const absl::Status& status);
   const Sequence* MemberOf(size_t lane, const SequenceKv& kv) const;
 

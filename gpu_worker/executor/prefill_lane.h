@@ -223,6 +223,7 @@ class PrefillLane {
   absl::Status ReadTails(const PrefillRun& run);
   absl::Status TakeLayerOf(size_t member);
 
+  // Finds out whether the group's rows are sinks alone, and which of these are kept.
   void BeginSinks();
   absl::Status PrepareLayer();
   absl::Status LayOutKv();
@@ -233,7 +234,7 @@ class PrefillLane {
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const PrefillRun& run, int64_t first, int64_t last);
-  // Of a group that computes sinks alone, or copies them.
+  // Of a group of sinks alone: the piece copies its sink, or keeps it when it is computed.
   void AddSink(const PrefillRun& run, PrefillPiece& piece, bool begins, bool ends);
   absl::Status Compute(int64_t rows);
   void CountRows(const PrefillRun& run, int64_t rows);
@@ -260,7 +261,7 @@ class PrefillLane {
   std::array<DeviceBuffer, 2> kv_;
   std::optional<CachedKvReader> reader_;
   std::optional<SinkCache> sinks_;  // none: the model has window layers
-  bool only_sinks_ = false;         // are the group's rows
+  bool only_sinks_ = false;         // the group's rows are sinks of prompts that are read whole
 
   std::vector<MemberState> members_;  // in the order of Begin()
   PrefillRuns runs_;

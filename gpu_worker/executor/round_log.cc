@@ -23,6 +23,9 @@ constexpr std::array<const char*, Work::kParts> kNames = {"steps",
                                                           "steps of the draft model",
                                                           "rows of these",
                                                           "rows that it reads",
+                                                          "rows of tails",
+                                                          "tokens of tails' context",
+                                                          "tokens of cold context",
                                                           "seconds beside the background"};
 
 }  // namespace

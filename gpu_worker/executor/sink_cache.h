@@ -23,7 +23,7 @@ namespace retroinfer {
 
 class SinkCache {
  public:
-  static constexpr size_t kSinks = 4;  // that it keeps
+  static constexpr size_t kSinks = 4;  // most sinks that the cache keeps
 
   // All parts outlive the cache.
   struct Parts {
@@ -36,7 +36,8 @@ class SinkCache {
   static MemoryNeed MemoryOf(const KvGeometry& geometry);
 
   // A group begins, of which only the sinks of these prompts are computed; no prompts: any other
-  // group. What the last group has written is forgotten unless it has ended.
+  // group. What the last group has written is forgotten unless that group has ended.
+  // REQUIRES: each prompt has the tokens of a sink.
   void Begin(std::span<const std::span<const int32_t>> prompts);
   // Whether all sinks of the group are known: Read() instead of computing. Not of a group that has
   // none.

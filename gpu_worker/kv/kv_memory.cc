@@ -151,6 +151,21 @@ bool KvMemory::TakeIndexLayer(const Extent& extent, uint32_t layer) {
   return true;
 }
 
+int64_t KvMemory::ColdTokens(const SequenceKv& sequence) const {
+  int64_t tokens = 0;
+  for (size_t i = 0; i < sequence.num_shared_indexes; ++i) {
+    const Extent& extent = sequence.extents[i];
+    if (!shared_indexes_.at(extent.id).is_attended) tokens += extent.num_tokens;
+  }
+  return tokens;
+}
+
+void KvMemory::Attended(const SequenceKv& sequence) {
+  for (size_t i = 0; i < sequence.num_shared_indexes; ++i) {
+    shared_indexes_.at(sequence.extents[i].id).is_attended = true;
+  }
+}
+
 void KvMemory::Free(SequenceKv& sequence) {
   if (sequence.table_row < 0) return;
   UnshareIndexes(sequence);

@@ -65,6 +65,13 @@ class KvMemory {
   // layer counts as loaded from then on. Layers come in order.
   bool TakeIndexLayer(const Extent& extent, uint32_t layer);
 
+  // Tokens of the cached segments whose index the sequence shares and to which no step has attended
+  // since the index came to the device: a step that does misses most pages that it retrieves.
+  // Cost: O(segments).
+  int64_t ColdTokens(const SequenceKv& sequence) const;
+  // A step has attended to the sequence's context, and has fetched the pages that it missed.
+  void Attended(const SequenceKv& sequence);
+
   // Meta blocks that come free when the sequence gives all of its own up: those that it shares with
   // other sequences do not.
   int32_t OwnMetaBlocks(const SequenceKv& sequence) const;
@@ -88,6 +95,7 @@ class KvMemory {
     std::vector<MetaBlockId> blocks;
     int32_t users = 0;
     uint32_t num_layers = 0;  // loaded, or on the compute stream
+    bool is_attended = false;
   };
 
   void UnshareIndexes(SequenceKv& sequence);

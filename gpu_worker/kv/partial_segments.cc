@@ -123,7 +123,8 @@ std::vector<PartsOfExtent> PartialSegments::PartsOf(std::vector<PageId> pages) {
 absl::Status PartialSegments::AskFor(std::vector<uint64_t> lacking) {
   ASSIGN_OR_RETURN(const std::span<const PageId> asked, absent_.TakeAsked(stream_));
   if (lacking.empty() || asked.empty()) return absl::OkStatus();
-  for (const uint64_t id : lacking) ++holders_.at(id).num_requests;
+  // A sequence that was given the same pages without being told that they are absent waits, too.
+  for (const uint64_t id : lacking) ++holders_[id].num_requests;
   std::vector<PartsOfExtent> wanted = PartsOf({asked.begin(), asked.end()});
   Request request;
   request.sequences = std::move(lacking);

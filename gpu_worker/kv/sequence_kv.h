@@ -137,6 +137,8 @@ struct SequenceKv {
   int64_t cached_end = kSinkTokens;
   int64_t cached_tokens() const { return cached_end - kSinkTokens; }
 
+  // Whether a step has been fed any token. REQUIRES: the prompt is read.
+  bool has_stepped() const { return num_tokens > prompt_tokens; }
   // Position of the first token that is drawn.
   int64_t drawn_begin() const { return prompt_tokens + given_tokens; }
   // Given tokens that no step has been fed. REQUIRES: the prompt is read.

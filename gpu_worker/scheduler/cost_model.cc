@@ -13,8 +13,9 @@ namespace {
 
 // A GPU of 2023 with a model of 8 billion parameters, and one of half a billion that drafts. Only
 // their relation matters.
-constexpr std::array<double, Work::kParts> kGuess = {5e-3, 2e-4, 2e-8,  1e-4, 7e-7, 1e-11, 1e-9,
-                                                     2e-5, 5e-9, 3e-12, 1e-3, 2e-5, 7e-8,  0.3};
+constexpr std::array<double, Work::kParts> kGuess = {5e-3, 2e-4, 2e-8, 1e-4,  7e-7, 1e-11,
+                                                     1e-9, 2e-5, 5e-9, 3e-12, 1e-3, 2e-5,
+                                                     7e-8, 2e-4, 2e-8, 3e-8,  0.3};
 constexpr size_t kBesideClustering = Work::kParts - 1;  // a share of other costs, not a time
 constexpr double kMemory = 0.99;     // weight of an observation, one observation later
 constexpr double kLeastTaken = 0.2;  // share of the expected seconds: fewer count as this
@@ -52,6 +53,7 @@ void CostModel::Solve() {
   const std::array<double, kParts> before = costs_;
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     for (size_t i = 0; i < kParts; ++i) {
+      if (products_[i][i] == 0) continue;  // it has never occurred: its cost stays
       const double width = std::max(before[i], kNarrowest * kGuess[i]);
       const double hold = kHold / (width * width);
       double rest = sums_[i] + hold * before[i];
@@ -72,10 +74,13 @@ void CostModel::UpdateMargin(const Work& work, double seconds) {
   margin_ = std::clamp(margin_ * (seconds > margin_ * expected ? kUp : kDown), 1.0, kMostMargin);
 }
 
+// A plan asks for each request that waits. Four sums, because each addition waits for the one
+// before it.
 double CostModel::Seconds(const Work& work) const {
-  double seconds = 0;
-  for (const double of_part : SecondsByPart(work)) seconds += of_part;
-  return seconds;
+  const std::array<double, kParts> parts = work.Parts();
+  std::array<double, 4> sums = {};
+  for (size_t i = 0; i < kParts; ++i) sums[i % 4] += parts[i] * costs_[i];
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 std::array<double, Work::kParts> CostModel::SecondsByPart(const Work& work) const {

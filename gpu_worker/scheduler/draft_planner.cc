@@ -40,12 +40,6 @@ std::vector<DraftPlanner::Candidate> DraftPlanner::CandidatesOf(const SchedulerI
   return candidates;
 }
 
-double DraftPlanner::SecondsOfOthers(const StepPlan& plan) const {
-  double others = times_.SecondsToMeasure(plan);
-  for (const StepPlan::Pass& pass : plan.passes) others += times_.costs().Seconds(pass.work);
-  return others;
-}
-
 // One that decodes alone waits at most for twice its step. Others must not wait for a request whose
 // drafts are right: the more of them there are, the less a step may be lengthened beyond the
 // target.
@@ -79,7 +73,7 @@ bool DraftPlanner::AddRow(double others, double limit, Choice& choice) const {
 
 DraftPlanner::Choice DraftPlanner::Choose(const SchedulerInput& input, const StepPlan& plan,
                                           Model model) const {
-  const double others = SecondsOfOthers(plan);
+  const double others = times_.SecondsBesideStep(plan);
   Choice choice{.candidates = CandidatesOf(input, plan, model),
                 .outcomes = {{.work = plan.step,
                               .seconds = others + times_.costs().Seconds(plan.step),
@@ -162,8 +156,9 @@ void DraftPlanner::PlanReading(const SchedulerInput& input, const Outcome& chose
   }
   if (request == nullptr || request->by_model.unread == 0) return;
   const double of_row = times_.costs().Seconds({.draft_reads = 1});
-  const double left = std::max(LimitOf(plan, plan.step, SecondsOfOthers(plan)) - chosen.seconds,
-                               kLeastReading * times_.costs().Seconds(plan.step));
+  const double left =
+      std::max(LimitOf(plan, plan.step, times_.SecondsBesideStep(plan)) - chosen.seconds,
+               kLeastReading * times_.costs().Seconds(plan.step));
   const auto unread = static_cast<double>(request->by_model.unread);
   const double rows = of_row > 0 ? std::min(left / of_row, unread) : unread;
   plan.draft_reads.push_back(

@@ -34,7 +34,7 @@ class DraftPlanner {
   // Where the model is not expected to pay, it is asked for a token now and then, after so many
   // tokens that this takes kTrying of their time: what is expected may be wrong. One that was never
   // asked is asked at once.
-  // REQUIRES: passes and measurements are planned, and of each request at most one row.
+  // REQUIRES: passes and measurements are planned, and of each request that draws at most one row.
   void Plan(const SchedulerInput& input, StepPlan& plan);
 
   // Tokens a second more than without drafts: what is less may be an error of the estimates.
@@ -97,7 +97,6 @@ class DraftPlanner {
   // text, or whose text it has to read.
   static const RequestDescription* FirstOfModel(const SchedulerInput& input, const StepPlan& plan,
                                                 bool is_read);
-  double SecondsOfOthers(const StepPlan& plan) const;
   // Seconds that the round may take with drafts, of which `others` are for others than the step.
   double LimitOf(const StepPlan& plan, const Work& step, double others) const;
 

@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "gpu_worker/scheduler/step_row_work.h"
+
 namespace retroinfer {
 namespace {
 
@@ -44,8 +46,7 @@ bool MeasurePlanner::AddRow(const RequestDescription& request, double used, doub
                             StepPlan& plan) {
   if (std::ssize(plan.decode) >= options_.max_batch) return false;
   Work work = plan.step;
-  work.step_rows += 1;
-  work.step_context += static_cast<double>(request.context);
+  work += WorkOfStepRow(request);
   if (used + times_.costs().Seconds(work) > limit) return false;
   plan.step = work;
   plan.decode.push_back(request.id);
@@ -53,33 +54,28 @@ bool MeasurePlanner::AddRow(const RequestDescription& request, double used, doub
   return true;
 }
 
-// Fills the step's free rows with tokens that are given. The target between two tokens is a promise
-// to clients that read an answer. Where none does, a device whose step of one row takes longer than
-// the target (a CPU) would pay a whole step for each token, although most of a step's time does not
-// depend on its rows.
-// Of prompts' ends the shortest goes first: taken in turn, all of them would wait for the last one.
-// A long one has a row of each step in any case.
+// The target between two tokens is a promise to clients that read an answer. Where none does, a
+// device whose step of one row takes longer than the target (a CPU) would pay a whole step for each
+// token, although most of a step's time does not depend on its rows.
 void MeasurePlanner::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
-  std::vector<MoreRows> tails, scored;
+  std::vector<MoreRows> scored;
   bool generates = false;
+  Work one_each{.steps = 1};
   for (const RequestDescription& request : input.requests) {
+    if (request.phase < RequestPhase::kReading) continue;
     const auto found = std::find(plan.decode.begin(), plan.decode.end(), request.id);
     if (found == plan.decode.end()) continue;
+    one_each += WorkOfStepRow(request);
     generates |= !request.measures_given;
-    if (request.more_rows == 0 || request.draft_chance != 0) continue;
-    (request.given_tokens > 0 ? tails : scored).push_back({&request, request.more_rows});
+    if (request.more_rows == 0 || request.draft_chance != 0 || FeedsTail(request)) continue;
+    scored.push_back({&request, request.more_rows});
   }
-  double used = times_.SecondsToMeasure(plan);
-  for (const StepPlan::Pass& pass : plan.passes) used += times_.costs().Seconds(pass.work);
+  if (scored.empty()) return;
+  const double used = times_.SecondsBesideStep(plan);
   double limit = options_.inter_token_target;
-  if (!generates)
-    limit = std::max(limit, used + kMostOfScoring * times_.costs().Seconds(plan.step));
-  std::ranges::stable_sort(tails, {},
-                           [](const MoreRows& tail) { return tail.request->given_tokens; });
-  for (MoreRows& tail : tails) {
-    for (; tail.left > 0; --tail.left) {
-      if (!AddRow(*tail.request, used, limit, plan)) return;
-    }
+  if (!generates) {
+    const double longer = TimeEstimates::kMostOfGiven * times_.costs().Seconds(one_each);
+    limit = std::max(limit, used + longer);
   }
   for (size_t i = 0; !scored.empty();) {
     MoreRows& next = scored[i %= scored.size()];

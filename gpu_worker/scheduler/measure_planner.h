@@ -1,4 +1,5 @@
-// Plans the scoring of given tokens: rows of prompts, and further rows of given continuations.
+// Plans the scoring of given tokens: rows of prompts, and further rows of given continuations. The
+// ends of prompts that steps are fed are planned elsewhere (tail_planner.h).
 #pragma once
 
 #include "gpu_worker/scheduler/priority_levels.h"
@@ -21,18 +22,13 @@ class MeasurePlanner {
   // Plans plan.measure: batches of rows to measure, from one lane, for at most half of the time
   // that prompts get. REQUIRES: plan.decode is planned.
   void Plan(const SchedulerInput& input, StepPlan& plan);
-  // Adds to plan.decode: fills the step's free rows with further tokens of prompts' ends, the
-  // shortest first, then of given continuations, one for each request in turn. The target holds
-  // where the step generates for a client; a step that only scores takes at most kMostOfScoring
-  // times as long as without them. REQUIRES: all else is planned.
+  // Adds to plan.decode: fills the step's free rows with further tokens of given continuations, one
+  // for each request in turn. The target holds where the step generates for a client; any other
+  // step takes at most TimeEstimates::kMostOfGiven times as long as with one row of each request.
+  // REQUIRES: all else is planned.
   void PlanMoreRows(const SchedulerInput& input, StepPlan& plan);
 
  private:
-  // Most that further rows of given tokens lengthen a step that generates for nobody. A token costs
-  // at most twice what it costs in the largest step, and a request that arrives waits for two steps
-  // of one row at most.
-  static constexpr double kMostOfScoring = 2;
-
   struct MoreRows {
     const RequestDescription* request;
     int64_t left;

@@ -8,8 +8,6 @@
 namespace retroinfer {
 namespace {
 
-// Passes are planned such that nearly every round takes at most this many times the target.
-constexpr double kTolerance = 1.2;
 // The rows of a pass that is cut are a multiple of this, and at least as many.
 constexpr int64_t kRowGrain = 64;
 // A pass that is cut to the time left has at least 1 / kLeastOfRows of the largest pass's rows:
@@ -88,10 +86,9 @@ void PassPlanner::Plan(const SchedulerInput& input, std::vector<LaneDescription>
   const double step =
       times_.SecondsBeside(is_clustering, plan.step) + times_.SecondsToMeasure(plan);
   const bool decodes = !plan.decode.empty();
-  const double planned = target * std::min(1.0, kTolerance / times_.costs().margin());
-  const double budget =
-      (decodes ? TimeEstimates::SecondsForPrompts(planned, step) : options_.ahead.all * target) -
-      input.seconds_in_flight;
+  const double budget = (decodes ? TimeEstimates::SecondsForPrompts(times_.SecondsOfRound(), step)
+                                 : options_.ahead.all * target) -
+                        input.seconds_in_flight;
   double used = 0;
   lane_seconds_.resize(lanes.size(), 0.0);
   while (std::ssize(plan.passes) < input.free_passes && (used < budget || plan.passes.empty())) {

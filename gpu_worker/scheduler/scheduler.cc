@@ -7,6 +7,7 @@
 
 #include "gpu_worker/scheduler/memory_bank.h"
 #include "gpu_worker/scheduler/request_order.h"
+#include "gpu_worker/scheduler/step_row_work.h"
 
 namespace retroinfer {
 
@@ -37,6 +38,7 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   measures_.Plan(input, plan);
   passes_.Plan(input, lanes, plan);
   drafts_.Plan(input, plan);
+  tails_.PlanMore(plan);
   measures_.PlanMoreRows(input, plan);
   return plan;
 }
@@ -61,15 +63,21 @@ void Scheduler::UpdateShares(const SchedulerInput& input) {
 }
 
 void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
-  const std::vector<const RequestDescription*> batch = rows_.NextStep(input, plan);
-  for (const RequestDescription* const request : batch) {
+  std::vector<const RequestDescription*> tails;
+  bool generates = false;
+  for (const RequestDescription* const request : rows_.NextStep(input, plan)) {
+    if (FeedsTail(*request)) {
+      tails.push_back(request);
+      continue;
+    }
+    generates |= !request->measures_given;
     plan.decode.push_back(request->id);
     if (request->goes_live) plan.go_live.push_back(request->id);
-    plan.step.step_context += static_cast<double>(request->context);
+    plan.step += WorkOfStepRow(*request);
+    plan.step.steps = 1;
     shares_.Charge(request->tenant, 1);
   }
-  plan.step.step_rows = static_cast<double>(batch.size());
-  plan.step.steps = batch.empty() ? 0 : 1;
+  tails_.Plan(input, tails, generates, plan);
 }
 
 // A request may begin if there is a row of the batch for it soon, or a lane to read its prompt in.

@@ -25,7 +25,10 @@
 //   measure  Rows of prompts whose log-probabilities were asked for get half of the time that
 //            prompts get. Tokens of a given continuation share a step as far as rows of the batch
 //            are free. The round stays within the target if the step generates for a client; if
-//            nobody waits for a next token, the step may take kMostOfScoring times its time.
+//            nobody waits for a next token, the step may take kMostOfGiven times its time.
+//   tails    Ends of prompts that steps are fed get half of the time that prompts get, and what
+//            prompts leave. A step that generates for a client has rows of a tail as far as the
+//            target allows, but one at least.
 //   batch    A row of the batch belongs to a request that decodes or will within a second.
 //   preempt  Where preemption is allowed, decoding requests are suspended for requests of a higher
 //            class that wait for a row of the batch or for memory. A suspended request is resumed
@@ -39,6 +42,7 @@
 //   batch_rows.h          who decodes, and how many rows of the batch are free
 //   admission_planner.h   who begins or is resumed (request_order.h, blocked_requests.h)
 //   group_planner.h       which prompts are read together (prefix_groups.h)
+//   tail_planner.h        which tokens of tails steps are fed
 //   measure_planner.h     which given tokens are scored
 //   draft_planner.h       which drafted tokens are tried
 //   pass_planner.h        which rows go through which layer
@@ -65,6 +69,7 @@
 #include "gpu_worker/scheduler/scheduler_options.h"
 #include "gpu_worker/scheduler/step_plan.h"
 #include "gpu_worker/scheduler/suspension_planner.h"
+#include "gpu_worker/scheduler/tail_planner.h"
 #include "gpu_worker/scheduler/tenant_shares.h"
 #include "gpu_worker/scheduler/time_estimates.h"
 
@@ -133,6 +138,7 @@ class Scheduler {
   MeasurePlanner measures_{options_, levels_, times_, shares_};
   PassPlanner passes_{options_, levels_, times_, shares_};
   DraftPlanner drafts_{options_, times_, shares_};
+  TailPlanner tails_{options_, levels_, times_, shares_};
 };
 
 }  // namespace retroinfer

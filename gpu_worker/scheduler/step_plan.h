@@ -59,6 +59,9 @@ struct RequestDescription {
 
   // --- Device memory
   int64_t context = 0;  // tokens with KV
+  // kDecoding, before the first step: of the context, tokens to which no step has attended since
+  // their index came to the device (KvMemory::ColdTokens).
+  int64_t cold_tokens = 0;
   // A request that holds no memory: blocks that it takes to begin or to be resumed. Any other:
   // blocks that come free when the request ends.
   int32_t dense_blocks = 0;
@@ -87,8 +90,11 @@ struct RequestDescription {
   int64_t sparse_from = std::numeric_limits<int64_t>::max();
   bool has_more_parts = false;  // the request is kReady again for the prompt's next part
   int64_t later_tokens = 0;  // prompt tokens of later parts, whose rows attend to all before them
-  int64_t given_tokens = 0;  // behind the prompt: steps are fed these before a token is drawn
-  bool is_settled = false;   // kSettling: the background has finished with the prompt
+  // The tail: tokens behind the prompt that steps are fed before a token is drawn; kDecoding: those
+  // left. `given_depth` tokens are before the first of all.
+  int64_t given_tokens = 0;
+  int64_t given_depth = 0;
+  bool is_settled = false;  // kSettling: the background has finished with the prompt
 
   // --- Decoding
   bool can_decode = false;    // kDecoding: no background work that the next step needs is late

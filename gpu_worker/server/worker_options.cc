@@ -455,6 +455,11 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   options->checks_only = settings.checks_only();
   options->warnings = settings.warnings();
   AddExposureWarnings(options->server, &options->warnings);
+  if (names.prefill == "indexed" && options->default_attention.policy != PolicyKind::kWave) {
+    options->warnings.push_back(
+        absl::StrCat("--prefill indexed is for policy wave: prompts of requests with --policy ",
+                     names.policy, ", which is the default here, are read exactly"));
+  }
   return true;
 }
 

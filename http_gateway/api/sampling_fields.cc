@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/policy_name.h"
@@ -125,6 +126,15 @@ absl::Status ReadSampling(Fields& fields, v1::SamplingOptions* sampling) {
   return absl::OkStatus();
 }
 
+// A value that is none of the field's choices.
+absl::Status ChoiceError(const std::string& field, const std::string& given,
+                         const std::string& choices) {
+  constexpr size_t kShown = 40;  // bytes
+  return ParamError(field,
+                    absl::StrCat(field, " is \"", absl::CHexEscape(given.substr(0, kShown)),
+                                 given.size() > kShown ? "...\"" : "\"", ", it must be ", choices));
+}
+
 // Takes the names from the fields of the API's message: those of a new policy need no code here.
 absl::Status ReadPolicySettings(Fields& fields, v1::GenerateRequest* request) {
   const auto* const descriptor = v1::AttentionOptions::descriptor();
@@ -152,7 +162,7 @@ absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
   if (policy.has_value()) {
     const std::optional<v1::AttentionPolicy> named = common::PolicyNamed(*policy);
     if (!named.has_value()) {
-      return ParamError("policy", absl::StrCat("policy must be ", common::PolicyNameList()));
+      return ChoiceError("policy", *policy, common::PolicyNameList());
     }
     request->mutable_attention()->set_policy(*named);
   }
@@ -163,7 +173,7 @@ absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
     const std::string upper = absl::StrCat("PREFILL_", absl::AsciiStrToUpper(*prefill));
     if (absl::AsciiStrToLower(*prefill) != *prefill || !v1::Prefill_Parse(upper, &named) ||
         named == v1::PREFILL_UNSPECIFIED) {
-      return ParamError("prefill", "prefill must be exact, sparse or indexed");
+      return ChoiceError("prefill", *prefill, "exact, sparse or indexed");
     }
     request->mutable_attention()->set_prefill(named);
   }
@@ -176,7 +186,7 @@ absl::Status ReadReuse(Fields& fields, v1::GenerateRequest* request) {
   RETURN_IF_ERROR(fields.Read("reuse", &reuse));
   if (!reuse.has_value()) return absl::OkStatus();
   if (*reuse != "exact" && *reuse != "generated") {
-    return ParamError("reuse", "reuse must be exact or generated");
+    return ChoiceError("reuse", *reuse, "exact or generated");
   }
   request->set_reuse(*reuse == "exact" ? v1::KV_REUSE_EXACT : v1::KV_REUSE_GENERATED);
   return absl::OkStatus();
@@ -187,7 +197,7 @@ absl::Status ReadSpeculation(Fields& fields, v1::GenerateRequest* request) {
   RETURN_IF_ERROR(fields.Read("speculation", &speculation));
   if (!speculation.has_value()) return absl::OkStatus();
   if (*speculation != "off" && *speculation != "auto") {
-    return ParamError("speculation", "speculation must be off or auto");
+    return ChoiceError("speculation", *speculation, "off or auto");
   }
   request->set_speculation(*speculation == "off" ? v1::SPECULATION_OFF : v1::SPECULATION_AUTO);
   return absl::OkStatus();

@@ -107,15 +107,19 @@ void StoreMetrics::AddParts() {
   const auto of = [](double (*value)(D)) {
     return [value](const StoreStats& s) { return s.durable.has_value() ? value(*s.durable) : 0.0; };
   };
-  AddCounter("durable_index_bytes_total", "Bytes of indexes that were read before their segments",
+  AddCounter("durable_index_bytes_total",
+             "Bytes of indexes that were read before the rest of their segments",
              of([](D d) { return double(d.index_bytes_total); }));
-  AddCounter("durable_asked_bytes_total", "Bytes of such segments that steps asked for",
+  AddCounter("durable_asked_bytes_total",
+             "Bytes that steps asked for, of segments whose index was read first",
              of([](D d) { return double(d.asked_bytes_total); }));
-  AddCounter("durable_behind_bytes_total", "Bytes of such segments that were read behind these",
+  AddCounter("durable_behind_bytes_total",
+             "Bytes that nobody asked for, of segments whose index was read first",
              of([](D d) { return double(d.behind_bytes_total); }));
   AddCounter("durable_part_requests_total", "Requests of the worker for parts of segments",
              of([](D d) { return double(d.part_requests_total); }));
-  AddCounter("durable_part_request_seconds_total", "Time that these requests took",
+  AddCounter("durable_part_request_seconds_total",
+             "Time of the worker's requests for parts of segments",
              of([](D d) { return d.part_request_seconds_total; }));
 }
 

@@ -2,23 +2,16 @@
 // little enough to be shared and given back.
 #pragma once
 
-#include <filesystem>
-
-#include "build_paths.h"
 #include "gpu_worker/executor/command_codec.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer::test_support {
 
 inline InProcessWorkerOptions CommandedOptions() {
-  InProcessWorkerOptions options;
-  options.model_folder =
-      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-  options.context_length = 131072;
-  options.max_model_len = 12288;
+  InProcessWorkerOptions options = SmallWorker();
   options.max_batch = 4;
   options.preemption = true;
-  options.wave_index.dense_below = 2048;
   options.stretches = {.least_tokens = 2048, .share_of_prefix = 0.5};
   return options;
 }

@@ -29,9 +29,9 @@ absl::Status CheckSameTokens(const Tokenizer& wanted, const Tokenizer& given) {
         wanted.IsSpecial(id) == given.IsSpecial(id)) {
       continue;
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("token ", id, " is ", Describe(given, id), ", and ", Describe(wanted, id),
-                     " in the served model: they need the same tokens"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "token ", id, " is ", Describe(given, id), ", and ", Describe(wanted, id),
+        " in the served model: they need the same tokens, as models of one family have them"));
   }
   if (wanted.vocab_size() == given.vocab_size()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

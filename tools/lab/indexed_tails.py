@@ -23,10 +23,11 @@ from tools.needle.report import table
 from . import measures
 from .collect import error_of
 from .document import Document
+from .prefill_programs import (Models, arguments_of_models, cells_of, note_setup,
+                               run_or_report)
 from .real_text import INT8, RealText
 from .results import Results
 from .sources import prompt_tokens
-from .sparse_prefill import Models, arguments_of_models, cells_of, note_setup, run_or_report
 from .system import System
 from .systems.coded import Coded, Codes
 from .systems.full import Full

@@ -21,8 +21,9 @@ from tools.needle.session import Session
 from .block_choice import Choice
 from .block_sparse import Counts
 from .needle_tasks import every_sentence, many
+from .prefill_programs import arguments_of_runs, run_or_report
 from .prefill_tasks import EXACT
-from .results import Results, read_lines
+from .results import Results
 from .sources import NEEDLE
 from .sparse_prefill import prefill, rules
 
@@ -119,24 +120,12 @@ def main() -> None:
     """Asks, or prints the table of what was asked."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments_of_runs(parser)
     parser.add_argument("--model", type=pathlib.Path, default=NEEDLE)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", type=lambda name: getattr(torch, name), default=torch.bfloat16)
     parser.add_argument("--length", type=int, action="append", help="tokens of a document")
     parser.add_argument("--rules", default="antidiagonal 16, units of 64",
                         help="a regular expression: rules whose names match")
-    parser.add_argument("--dense", type=int, default=4096, help="rows that attend to everything")
-    parser.add_argument("--seconds", type=float, default=1e9,
-                        help="begin nothing new after this time")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON lines")
-    parser.add_argument("--report", type=pathlib.Path, help="prints the table of these lines")
-    arguments = parser.parse_args()
-    if arguments.report:
-        print(report(read_lines([arguments.report])))
-    elif arguments.length and arguments.out:
-        run(arguments)
-    else:
-        parser.error("--length and --out are needed, or --report")
+    run_or_report(parser, ["length", "out"], run, report)
 
 
 if __name__ == "__main__":

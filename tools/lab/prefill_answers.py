@@ -8,7 +8,8 @@ import torch
 
 from .block_choice import Choice
 from .block_sparse import Counts
-from .sparse_prefill import Models, prefill
+from .prefill_programs import Models
+from .sparse_prefill import prefill
 
 
 class Prefilled:

@@ -3,7 +3,7 @@
     python3 -m tools.lab.prefill_tasks --model FOLDER --length 31744 --rules 'antidiagonal 16' --out FILE
     python3 -m tools.lab.prefill_tasks --report FILE
 
-The tasks are RULER's and, with --manuals, questions on manuals (tools/tasks). What is generated
+The tasks are RULER's or, with --manuals, questions on manuals (tools/tasks). What is generated
 attends to everything, so that a difference is the prefill's alone. Measured are the share of the
 right answers that stand in a greedy answer, and -log p of the right answer where it is given.
 """
@@ -23,8 +23,9 @@ from tools.tasks import asking, ruler
 
 from .block_choice import Choice
 from .prefill_answers import Prefilled
+from .prefill_programs import Models, arguments_of_models, note_setup, run_or_report
 from .results import Results
-from .sparse_prefill import Models, arguments_of_models, note_setup, rules, run_or_report
+from .sparse_prefill import rules
 
 SYSTEM = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 EXACT = "exact"
@@ -68,25 +69,35 @@ class Chat:
 
 def questions(arguments: argparse.Namespace) -> list[asking.Question]:
     """Returns what is asked."""
-    found = [] if arguments.manuals else list(asking.of_ruler(arguments, arguments.task or list(ruler.TASKS)))
-    return list(asking.of_manuals(arguments)) if arguments.manuals else found
+    if arguments.manuals:
+        return list(asking.of_manuals(arguments))
+    return list(asking.of_ruler(arguments, arguments.task or list(ruler.TASKS)))
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Asks what is missing, until the time is over."""
+    wanted = [None] + [choice for choice in rules(arguments.dense)
+                       if re.search(arguments.rules, choice.name())]
+
+    def ask_by_rules(models, chat, sample, results, key):
+        ask(models, chat, sample, wanted, results, key)
+    ask_all(arguments, "prefill task", [_name(rule) for rule in wanted], ask_by_rules)
+
+
+def ask_all(arguments: argparse.Namespace, program: str, names: list[str], ask_one) -> None:
+    """Asks each question of which a result is missing, until the time is over: its key is the
+    program, the model, the question and one of the names. ask_one(models, chat, sample, results,
+    key) adds those of all names."""
     began = time.monotonic()
     results, models, chat = Results(arguments.out), Models(arguments), Chat(arguments.model)
     note_setup(results, arguments)
-    wanted = [None] + [choice for choice in rules(arguments.dense)
-                       if re.search(arguments.rules, choice.name())]
-    todo = [(one, ["prefill task", models.name(one.key[1]), *one.key]) for one in
-            questions(arguments)]
+    todo = [(one, [program, models.name(one.key[1]), *one.key]) for one in questions(arguments)]
     todo = [(one, key) for one, key in todo
-            if not all(results.has([*key, _name(rule)]) for rule in wanted)]
+            if not all(results.has([*key, name]) for name in names)]
     for key, sample in coming(todo, chat):
         if time.monotonic() - began > arguments.seconds:
             break
-        ask(models, chat, sample, wanted, results, key)
+        ask_one(models, chat, sample, results, key)
 
 
 def coming(todo: list[tuple[asking.Question, list]], chat: Chat):

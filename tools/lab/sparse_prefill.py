@@ -16,16 +16,17 @@ import re
 import time
 
 import torch
-import torch.nn.functional as F
 
 from tools.needle.report import table
 
-from . import block_sparse, checkpoint, measures
+from . import block_sparse, measures
 from .block_choice import Choice
 from .block_sparse import Counts
 from .collect import error_of
+from .prefill_programs import (Models, arguments_of_models, cells_of, note_setup,
+                               run_or_report)
 from .real_text import RealText
-from .results import Results, read_lines
+from .results import Results
 
 
 def rules(dense: int) -> list[Choice]:
@@ -56,42 +57,6 @@ def prefill(model, ids: torch.Tensor, choice: Choice | None, counts: Counts,
         rule = whole if choice is None or layer == last else choice
         return block_sparse.attention(rule, counts, q, k, v)
     return model(ids[None], torch.arange(len(ids), device=ids.device)[None], attend)[0]
-
-
-class Models:
-    """The checkpoint as it is and, for prompts that are longer than it knows, with scaled RoPE."""
-
-    def __init__(self, arguments: argparse.Namespace):
-        self._arguments = arguments
-        self.device, self.dtype = arguments.device, arguments.dtype
-        self._known = checkpoint.load(arguments.model, arguments.device, arguments.dtype)
-        self._scaled = None
-        # Inputs in bf16 pass through TF32 unrounded, so that logits have the digits of fp32.
-        torch.backends.cuda.matmul.allow_tf32 = True
-        tied = self._known.model.embed_tokens if self._known._tied else self._known.lm_head
-        self._out = tied.weight.float()
-
-    def name(self, length: int) -> str:
-        """Returns the name of the model for prompts of so many tokens."""
-        name, scaling = self._arguments.model.name, self._arguments.rope_scaling
-        known = self._known.shape.max_position_embeddings
-        if length > known and not scaling:
-            raise ValueError(f"{length} tokens: {name} knows {known}; give --rope-scaling")
-        return name if length <= known else f"{name} {scaling}"
-
-    def of(self, length: int):
-        """Returns the model for prompts of so many tokens, and its name."""
-        name, scaling = self.name(length), self._arguments.rope_scaling
-        if length <= self._known.shape.max_position_embeddings:
-            return self._known, name
-        if self._scaled is None:
-            self._scaled = checkpoint.load(self._arguments.model, self._arguments.device,
-                                           self._arguments.dtype, scaling)
-        return self._scaled, name
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Returns logits in fp32."""
-        return F.linear(hidden.float(), self._out)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -136,13 +101,6 @@ def measure(models, model, ids, choice, exact, scored) -> dict:
             "dtype": str(hidden.dtype).removeprefix("torch."), "device": str(hidden.device.type)}
 
 
-def note_setup(results: Results, arguments: argparse.Namespace) -> None:
-    """Writes what the figures were made on."""
-    name = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
-    results.add(["setup", name, int(time.time())],
-                {"torch": torch.__version__, "dtype": str(arguments.dtype)})
-
-
 def report(lines: list[dict]) -> str:
     """Returns a table for each model and kind of text: a row for each rule and length."""
     parts: dict[tuple, list] = {}
@@ -180,40 +138,6 @@ def _row(length, dtype, choice, found) -> list[str]:
             + (f" ± {error:.2f}" if error is not None else ""),
             f"{total['mean_change']:.3f}", f"{100 * total['top1_agreement']:.1f}",
             *(f"{seconds:.2f}" if seconds else "" for seconds in times), str(len(found))]
-
-
-def cells_of(text: str) -> tuple[int, int, str]:
-    """Reads LENGTH,DOCUMENTS[,RULES]."""
-    length, documents, *only = text.split(",", 2)
-    return int(length), int(documents), only[0] if only else ""
-
-
-def arguments_of_models(parser: argparse.ArgumentParser) -> None:
-    """Adds what programs over a checkpoint have in common."""
-    parser.add_argument("--model", type=pathlib.Path, help="a Hugging Face folder")
-    parser.add_argument("--rope-scaling", default="", metavar="yarn:FACTOR[:ORIGINAL]",
-                        help="for prompts that are longer than the model knows")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--dtype", type=lambda name: getattr(torch, name),
-                        help="bfloat16 (default on a GPU) or float32")
-    parser.add_argument("--dense", type=int, default=4096, help="rows that attend to everything")
-    parser.add_argument("--seconds", type=float, default=1e9,
-                        help="begin nothing new after this time")
-    parser.add_argument("--out", type=pathlib.Path, help="JSON lines")
-    parser.add_argument("--report", type=pathlib.Path, help="prints the tables of these lines")
-
-
-def run_or_report(parser: argparse.ArgumentParser, needed: list[str], run, report) -> None:
-    """What a program over a checkpoint does with its arguments: prints the tables of --report, or runs."""
-    arguments = parser.parse_args()
-    if arguments.report:
-        print(report(read_lines([arguments.report])))
-        return
-    if not all(getattr(arguments, name) for name in needed):
-        parser.error(", ".join(f"--{name}" for name in needed) + " are needed, or --report")
-    if arguments.dtype is None:
-        arguments.dtype = torch.bfloat16 if arguments.device == "cuda" else torch.float32
-    run(arguments)
 
 
 def main() -> None:

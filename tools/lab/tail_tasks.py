@@ -11,7 +11,6 @@ the answer through the index, the question exact (policy wave today); both throu
 
 import argparse
 import math
-import time
 
 import torch
 
@@ -19,15 +18,16 @@ from tools.needle.report import table
 
 from .block_choice import SINK
 from .document import Document
-from .prefill_tasks import Chat, arguments_of_questions, coming, kind_of, questions
+from .indexed_tails import systems
+from .prefill_programs import Models, arguments_of_models, run_or_report
+from .prefill_tasks import Chat, arguments_of_questions, ask_all, kind_of
 from .results import Results
-from .sparse_prefill import Models, arguments_of_models, note_setup, run_or_report
 from .system import Step, System
 from .systems.full import Full
 from .systems.wave import Wave
-from .indexed_tails import systems
 
 BLOCK = 64  # tokens of a block of KV that is found again
+SETTINGS = ("exact", "answer by the index", "both by the index")
 
 
 class AfterQuestion(System):
@@ -56,16 +56,9 @@ def head_of(prompt: int, tail: int) -> int:
 
 def run(arguments: argparse.Namespace) -> None:
     """Asks what is missing, until the time is over."""
-    began = time.monotonic()
-    results, models, chat = Results(arguments.out), Models(arguments), Chat(arguments.model)
-    note_setup(results, arguments)
-    todo = [(one, ["tail task", models.name(one.key[1]), *one.key])
-            for one in questions(arguments)]
-    todo = [(one, key) for one, key in todo if not results.has([*key, "both by the index"])]
-    for key, sample in coming(todo, chat):
-        if time.monotonic() - began > arguments.seconds:
-            break
+    def ask_by_settings(models, chat, sample, results, key):
         ask(models, chat, sample, results, key, arguments.tail)
+    ask_all(arguments, "tail task", SETTINGS, ask_by_settings)
 
 
 @torch.inference_mode()
@@ -78,8 +71,7 @@ def ask(models: Models, chat: Chat, sample, results: Results, key: list, tail: i
     behind = torch.tensor(prompt[head:] + given, device=models.device)
     first = len(prompt) - head + len(lead)  # of the tokens that are measured
     index, question = systems()[0], len(prompt) - head
-    for name, system in (("exact", Full()), ("answer by the index", AfterQuestion(index, question)),
-                         ("both by the index", index)):
+    for name, system in zip(SETTINGS, (Full(), AfterQuestion(index, question), index)):
         hidden, _ = document.follow(system, behind[:-1])
         found = models.logits(hidden[first - 1:]).log_softmax(-1)
         wanted = behind[first:]
@@ -99,7 +91,7 @@ def report(lines: list[dict]) -> str:
                 groups.setdefault((length, kind, setting), {})[model, part, task, number] = line
     body = []
     for (length, kind, setting), found in sorted(groups.items()):
-        exact = groups.get((length, kind, "exact"), {})
+        exact = groups.get((length, kind, SETTINGS[0]), {})
         pairs = [(exact[key], line) for key, line in found.items() if key in exact]
         before, after = (sum(line["right"] for line in side) for side in zip(*pairs))
         tokens = sum(line["tokens"] for line in found.values())

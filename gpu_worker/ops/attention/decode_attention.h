@@ -20,7 +20,7 @@ namespace retroinfer {
 // PageLayout::values_offset behind their keys, whichever key is the first.
 struct PageRef {
   const std::byte* page;  // device address of the first key
-  int32_t num_tokens;     // 1 to tokens_per_page; nothing behind them is read
+  int32_t num_tokens;     // 0 of an absent page, else 1 to tokens_per_page; no other token is read
   uint32_t origin;        // PageOrigin(); nobody computes with it
 };
 

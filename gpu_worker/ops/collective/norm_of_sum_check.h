@@ -12,6 +12,7 @@ namespace retroinfer {
 inline absl::Status CheckNormOfSum(const NormOfSumArgs& args, DType activations) {
   constexpr std::string_view kOp = "norm_of_sum";
   RETURN_IF_ERROR(CheckAllReduce(args.sum));
+  RETURN_IF_ERROR(CheckDType(kOp, "sum", args.sum.out, activations));
   RETURN_IF_ERROR(CheckArg(!args.norms.empty() && args.norms.size() <= NormOfSumArgs::kMostNorms,
                            kOp, args.norms.size(), " norms; needs one or two"));
   const MatrixView* before = &args.sum.out;

@@ -129,6 +129,38 @@ TEST(CheckCommand, PlansForAnotherMachineFromConfigJsonAlone) {
   EXPECT_EQ(check(folder.string()).exit_code, kExitFailed);
 }
 
+// What programs that measure without a checkpoint ask for: the arena of N contexts.
+TEST(CheckCommand, AShapeNeedsNoModel) {
+  const auto arena_gib = [](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"check",           "--model-shape=llama-3.1-8b",
+                                          "--kv-dtype=int8", "--users=14",
+                                          "--context=120K",  "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const CommandResult result = RunCommand(CheckCommand, arguments);
+    return nlohmann::json::parse(result.out)["target_arena_bytes"].get<double>() / (1 << 30);
+  };
+  // 65,536 bytes of keys and values a token, and an index of 0.56 GiB a context.
+  const double packed = arena_gib({"--index-dtype=packed"});
+  EXPECT_NEAR(packed, 14 * (7.5 + 0.56), 0.2);
+  EXPECT_NEAR(arena_gib({}) / packed, 1.41, 0.02);
+  EXPECT_EQ(arena_gib({"--index-dtype=packed", "--tensor-parallel=2"}), packed);
+
+  const CommandResult text = RunCommand(
+      CheckCommand, {"check", "--model-shape=tiny", "--memory=1GiB", "--arena-bytes=64MiB"});
+  EXPECT_EQ(text.exit_code, kExitOk) << text.out << text.err;
+  EXPECT_THAT(text.out,
+              HasSubstr("Start with: retroinfer serve --load-format dummy --model-shape tiny "));
+}
+
+TEST(CheckCommand, ShapesThatThereAreNotAreTold) {
+  const CommandResult unknown = RunCommand(CheckCommand, {"check", "--model-shape=llama-9-9b"});
+  EXPECT_EQ(unknown.exit_code, kExitFailed);
+  EXPECT_THAT(unknown.err, HasSubstr("there are llama-3-8b"));
+  const CommandResult both = RunCommand(CheckCommand, {"check", kModel, "--model-shape=tiny"});
+  EXPECT_EQ(both.exit_code, kExitUsage);
+  EXPECT_THAT(both.err, HasSubstr("not both"));
+}
+
 TEST(CheckCommand, NumbersOfTokensAreRefusedInOneLine) {
   for (const char* const context : {"-1", "128Q", "1e300", "many"}) {
     const CommandResult result =
@@ -253,7 +285,9 @@ TEST(CheckCommand, BadFoldersAndFlagsAreTold) {
   const CommandResult missing = RunCommand(CheckCommand, {"check", "/no/such/model"});
   EXPECT_EQ(missing.exit_code, kExitFailed);
   EXPECT_THAT(missing.err, HasSubstr("/no/such/model"));
-  EXPECT_EQ(RunCommand(CheckCommand, {"check"}).exit_code, kExitUsage);
+  const CommandResult nothing = RunCommand(CheckCommand, {"check"});
+  EXPECT_EQ(nothing.exit_code, kExitUsage);
+  EXPECT_THAT(nothing.err, HasSubstr("give a model folder"));
   EXPECT_EQ(RunCommand(CheckCommand, {"check", kModel, "--memory=lots"}).exit_code, kExitUsage);
 }
 

@@ -42,9 +42,10 @@ TEST(ComputeBackendTest, TheIndexMayHaveATypeOfItsOwn) {
             absl::StatusCode::kInvalidArgument);
   const absl::Status refused = CreateCpuBackend(WithTypes("f32", "auto", "int8")).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()),
-              testing::AllOf(testing::HasSubstr("--index-dtype"),
-                             testing::HasSubstr("bf16 with an index in int8")));
+  EXPECT_THAT(
+      std::string(refused.message()),
+      testing::AllOf(testing::HasSubstr("--index-dtype"),
+                     testing::HasSubstr("bf16 with an index in bf16, int8, coded, packed")));
 }
 
 TEST(ComputeBackendTest, RanksAreGivenOneGpuEach) {

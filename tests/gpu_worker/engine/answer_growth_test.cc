@@ -5,16 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "build_paths.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/wave_index/segment_plan.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 #include "tests/support/suspending.h"
 
 namespace retroinfer {
@@ -24,6 +23,7 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 constexpr int64_t kDenseBelow = 2048;
 constexpr int32_t kLong = 3 * AnswerGrowth::kStretch + 700;
@@ -31,11 +31,7 @@ constexpr int32_t kLong = 3 * AnswerGrowth::kStretch + 700;
 class AnswerGrowthTest : public testing::Test {
  protected:
   InProcessWorkerOptions Options() {
-    InProcessWorkerOptions options;
-    options.model_folder =
-        std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-    options.context_length = 131072;
-    options.max_model_len = 65536;
+    InProcessWorkerOptions options = SmallWorker(65536);
     options.max_batch = 4;
     options.wave_index.dense_below = kDenseBelow;
     options.kv_format = kBf16Kv;

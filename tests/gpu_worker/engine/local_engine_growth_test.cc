@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -18,15 +18,12 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 constexpr int64_t kDenseBelow = 2048;
 
 InProcessWorkerOptions SmallModel() {
-  InProcessWorkerOptions options;
-  options.model_folder =
-      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-  options.context_length = 131072;
-  options.max_model_len = 4096;
+  InProcessWorkerOptions options = SmallWorker(4096);
   options.max_batch = 4;
   options.wave_index.dense_below = kDenseBelow;
   options.kv_format = kBf16Kv;

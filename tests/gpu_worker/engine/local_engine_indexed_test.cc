@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 #include "tests/support/suspending.h"
 
 namespace retroinfer {
@@ -22,6 +24,7 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 using Tokens = std::vector<int32_t>;
 
@@ -39,11 +42,7 @@ class IndexedPrefillTest : public testing::Test {
       : worker_(Observed(std::move(options))) {}
 
   static InProcessWorkerOptions SmallModel() {
-    InProcessWorkerOptions options;
-    options.model_folder =
-        std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-    options.context_length = 131072;
-    options.max_model_len = 12288;
+    InProcessWorkerOptions options = SmallWorker();
     options.max_batch = kMaxBatch;
     options.wave_index.dense_below = kDenseBelow;
     options.preemption = true;
@@ -54,6 +53,11 @@ class IndexedPrefillTest : public testing::Test {
     return options;
   }
   void OnPlan(const SchedulerInput& input, StepPlan& plan) {
+    {
+      const absl::MutexLock lock(&works_mutex_);
+      planned_ += plan.step;
+      for (const MeasuredWork& measured : input.measured) measured_ += measured.work;
+    }
     for (const RequestDescription& request : input.requests) {
       const auto rows = std::ranges::count(plan.decode, request.id);
       if (request.phase != RequestPhase::kDecoding) continue;
@@ -142,6 +146,9 @@ class IndexedPrefillTest : public testing::Test {
   std::atomic<int64_t> one_in_ = 0;        // chances to suspend a prompt's end
   std::atomic<int64_t> num_awaited_ = 0;   // no group begins before so many prompts can
   std::atomic<bool> holds_tails_ = false;
+  absl::Mutex works_mutex_;
+  Work planned_ ABSL_GUARDED_BY(works_mutex_);  // steps
+  Work measured_ ABSL_GUARDED_BY(works_mutex_);
   absl::Notification is_held_;  // a prompt's end has had three rows, and gets no more
   int64_t num_chances_ = 0;     // the engine's thread
   int64_t num_fed_ = 0;
@@ -196,6 +203,32 @@ TEST_F(IndexedPrefillTest, WhatIsFoundChangesNothing) {
       2 * worker_.config().num_layers * worker_.config().num_kv_heads * worker_.config().head_dim);
   EXPECT_EQ(after.prefix_bytes_read - before.prefix_bytes_read, 2 * window * token_values);
   ExpectSame(*Run(Request(other, 100, 4, "warm")), *other_cold);
+}
+
+// What the scheduler expects of a step, and what its costs are learned from, are one kind of work.
+TEST_F(IndexedPrefillTest, RowsOfTailsAreMeasuredAsTheyArePlanned) {
+  const int64_t head = HeadOf(4400, 100);
+  const auto given = static_cast<double>(4400 - head);
+  Run(Request(Prompt(4400, 100), 100, 4, "one"));
+  ASSERT_TRUE(worker_.WaitUntilIdle());
+  {
+    const absl::MutexLock lock(&works_mutex_);
+    EXPECT_EQ(planned_.tail_rows, given);
+    EXPECT_EQ(measured_.tail_rows, given);
+    EXPECT_EQ(measured_.step_rows, 3) << "the first token is drawn by the last row of the tail";
+    EXPECT_EQ(planned_.cold_context, 0) << "its segments are its own";
+  }
+  Run(Request(Prompt(4400, 100, 7), 100, 4, "one"));
+  ASSERT_TRUE(worker_.WaitUntilIdle());
+  const absl::MutexLock lock(&works_mutex_);
+  EXPECT_EQ(measured_.tail_rows, 2 * given);
+  EXPECT_GE(measured_.tail_context, 2 * given * static_cast<double>(head));
+  const auto cached = static_cast<double>((head - kSinkTokens) / 1024 * 1024);
+  EXPECT_GE(measured_.cold_context, cached) << "one row of the first step at least";
+  EXPECT_LE(measured_.cold_context, kMaxBatch * cached) << "and no row of another step";
+  EXPECT_EQ(planned_.tail_rows, measured_.tail_rows);
+  EXPECT_EQ(planned_.tail_context, measured_.tail_context);
+  EXPECT_EQ(planned_.cold_context, measured_.cold_context);
 }
 
 // Questions on one text, all of which wait for a lane: the text's window is read once for all.

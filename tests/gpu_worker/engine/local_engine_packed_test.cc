@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "build_paths.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/wave_index/retrieval_quality.h"
 #include "gpu_worker/wave_index/segment_plan.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -19,16 +19,13 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 constexpr int64_t kDenseBelow = 2048;  // so that short prompts have an index
 
 InProcessWorkerOptions ModelIn(const KvFormat& format) {
   const RetrievalShare share = RetrievalFor(RetrievalQuality::kStandard, format);
-  InProcessWorkerOptions options;
-  options.model_folder =
-      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-  options.context_length = 131072;
-  options.max_model_len = 12288;
+  InProcessWorkerOptions options = SmallWorker();
   options.precision = ComputePrecision::kF32;
   options.kv_format = format;
   options.wave_index = {.dense_below = kDenseBelow,

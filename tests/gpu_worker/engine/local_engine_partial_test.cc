@@ -9,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "build_paths.h"
 #include "common/status/error_reason.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -21,6 +21,7 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 using Tokens = std::vector<int32_t>;
 
@@ -31,13 +32,8 @@ class PartialSegmentsTest : public testing::Test {
   PartialSegmentsTest() : worker_(Options()) {}
 
   static InProcessWorkerOptions Options() {
-    InProcessWorkerOptions options;
-    options.model_folder =
-        std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-    options.context_length = 131072;
-    options.max_model_len = 12288;
+    InProcessWorkerOptions options = SmallWorker();
     options.max_batch = 8;
-    options.wave_index.dense_below = 2048;
     options.serves_parts = true;
     return options;
   }

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "build_paths.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/wave_index/segment_plan.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 #include "tests/support/suspending.h"
 
 namespace retroinfer {
@@ -22,6 +22,7 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 constexpr int64_t kDenseBelow = 2048;
 constexpr int32_t kSteered = 7;  // priority of requests that the test suspends
@@ -101,11 +102,7 @@ class Steering {
 };
 
 InProcessWorkerOptions SmallModel(int32_t max_batch) {
-  InProcessWorkerOptions options;
-  options.model_folder =
-      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-  options.context_length = 131072;
-  options.max_model_len = 12288;
+  InProcessWorkerOptions options = SmallWorker();
   options.max_batch = max_batch;
   options.wave_index.dense_below = kDenseBelow;
   options.kv_format = kBf16Kv;

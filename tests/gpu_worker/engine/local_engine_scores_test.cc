@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "build_paths.h"
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -21,18 +21,14 @@ using test_support::GoldenModel;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 using Tokens = std::vector<int32_t>;
 using Scores = std::map<int32_t, std::vector<OutputToken>>;
 
 InProcessWorkerOptions SmallModel(int32_t max_batch) {
-  InProcessWorkerOptions options;
-  options.model_folder =
-      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-  options.context_length = 131072;
-  options.max_model_len = 12288;
+  InProcessWorkerOptions options = SmallWorker();
   options.max_batch = max_batch;
-  options.wave_index.dense_below = 2048;
   return options;
 }
 

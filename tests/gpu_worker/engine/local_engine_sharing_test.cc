@@ -6,9 +6,9 @@
 #include <mutex>
 #include <vector>
 
-#include "build_paths.h"
 #include "common/kv/kv_geometry.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -17,6 +17,7 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 using Tokens = std::vector<int32_t>;
 using Sinks = std::vector<std::shared_ptr<CollectingSink>>;
@@ -58,12 +59,7 @@ class Gate {
 class LocalEngineSharingTest : public testing::Test {
  protected:
   explicit LocalEngineSharingTest(absl::Duration target = absl::Milliseconds(50)) {
-    InProcessWorkerOptions options;
-    options.model_folder =
-        std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-    options.context_length = 131072;
-    options.max_model_len = 12288;
-    options.wave_index.dense_below = 2048;
+    InProcessWorkerOptions options = SmallWorker();
     options.inter_token_target = target;
     options.on_progress = [this] { gate_.Pass(); };
     options.on_plan = [this](const SchedulerInput& input, const StepPlan& plan) {

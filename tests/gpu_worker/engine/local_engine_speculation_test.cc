@@ -14,6 +14,7 @@
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/draft_comparison.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 #include "tests/support/suspending.h"
 #include "text/constraint/constraint_compiler.h"
 #include "text/constraint/token_vocabulary.h"
@@ -26,6 +27,7 @@ using test_support::ExpectSameAnswers;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 using Tokens = std::vector<int32_t>;
 
@@ -74,14 +76,7 @@ class SpeculationTest : public testing::Test {
   explicit SpeculationTest(InProcessWorkerOptions options = SmallModel())
       : worker_(TryingOf(std::move(options))) {}
 
-  static InProcessWorkerOptions SmallModel() {
-    InProcessWorkerOptions options;
-    options.model_folder = Model("tests/golden/models/llama-d64-untied-bf16");
-    options.context_length = 131072;
-    options.max_model_len = 12288;
-    options.wave_index.dense_below = 2048;
-    return options;
-  }
+  static InProcessWorkerOptions SmallModel() { return SmallWorker(); }
   InProcessWorkerOptions TryingOf(InProcessWorkerOptions options) {
     options.max_batch = kMaxBatch;
     options.drafts = true;

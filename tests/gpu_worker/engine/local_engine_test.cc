@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "build_paths.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -25,17 +25,10 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 using ::testing::HasSubstr;
 
-InProcessWorkerOptions SmallModel() {
-  InProcessWorkerOptions options;
-  options.model_folder =
-      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-  options.context_length = 131072;
-  options.max_model_len = 12288;
-  options.wave_index.dense_below = 2048;  // so that short prompts have an index
-  return options;
-}
+InProcessWorkerOptions SmallModel() { return SmallWorker(); }
 
 class LocalEngineTest : public testing::Test {
  protected:

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "build_paths.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -16,20 +16,16 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 class ObservationTest : public testing::Test {
  protected:
   ObservationTest() {
-    InProcessWorkerOptions options;
-    options.model_folder =
-        std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-    options.context_length = 131072;
-    options.max_model_len = 12288;
+    InProcessWorkerOptions options = SmallWorker();
     options.max_batch = 3;
     options.arena_bytes = size_t{24} << 20;
     options.preemption = true;
     options.evict_one_in = 5;
-    options.wave_index.dense_below = 2048;
     options.on_plan = [this](const SchedulerInput& input, StepPlan& plan) {
       const std::lock_guard lock(mutex_);
       inputs_.push_back(input);

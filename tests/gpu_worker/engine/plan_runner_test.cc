@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "build_paths.h"
 #include "tests/support/in_process_worker.h"
+#include "tests/support/small_worker.h"
 
 namespace retroinfer {
 namespace {
@@ -18,6 +18,7 @@ using test_support::CollectingSink;
 using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
+using test_support::SmallWorker;
 
 struct Trace {
   std::mutex mutex;
@@ -26,12 +27,7 @@ struct Trace {
 };
 
 InProcessWorkerOptions Traced(Trace& trace) {
-  InProcessWorkerOptions options;
-  options.model_folder =
-      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
-  options.context_length = 131072;
-  options.max_model_len = 12288;
-  options.wave_index.dense_below = 2048;
+  InProcessWorkerOptions options = SmallWorker();
   options.on_plan = [&trace](const SchedulerInput& input, const StepPlan& plan) {
     const std::lock_guard lock(trace.mutex);
     trace.inputs.push_back(input);

@@ -105,6 +105,24 @@ SequenceKv WithExtents(uint64_t first, uint64_t second) {
   return sequence;
 }
 
+TEST_P(KvMemoryTest, ATextIsColdUntilAStepHasAttendedToIt) {
+  SequenceKv a = WithExtents(7, 8), b = WithExtents(7, 9);
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, a));
+  EXPECT_EQ(memory_->ColdTokens(a), 0) << "an index of its own is none that is loaded";
+  memory_->ShareIndexes(a);
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, b));
+  memory_->ShareIndexes(b);
+  EXPECT_EQ(memory_->ColdTokens(a), 2048);
+  memory_->Attended(a);
+  EXPECT_EQ(memory_->ColdTokens(a), 0);
+  EXPECT_EQ(memory_->ColdTokens(b), 1024) << "the other segment is known from a";
+  memory_->Free(a);
+  SequenceKv c = WithExtents(7, 8);
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, c));
+  memory_->ShareIndexes(c);
+  EXPECT_EQ(memory_->ColdTokens(c), 1024) << "nobody had segment 8 any more";
+}
+
 TEST_P(KvMemoryTest, TheIndexOfASharedSegmentIsThereOnce) {
   SequenceKv a = WithExtents(7, 8), b = WithExtents(7, 9);
   ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, a));

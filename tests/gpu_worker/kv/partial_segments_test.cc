@@ -136,6 +136,19 @@ TEST_P(PartialSegmentsTest, WhatDoesNotComeEndsThoseWhoAskedForIt) {
   EXPECT_TRUE(*partial_.IsReady(2));
 }
 
+// The store may call two extents the same pages, and one of the two whole.
+TEST_P(PartialSegmentsTest, WhoLacksPagesOfAnotherWaitsForThem) {
+  Claim(1, Partial(7, 1000));
+  Step({1999}, {5});
+  ASSERT_EQ(done_.size(), 1u);
+  EXPECT_FALSE(*partial_.IsReady(5));
+  EXPECT_TRUE(*partial_.IsReady(1)) << "it has lacked nothing";
+  done_[0](std::vector<uint32_t>{0});
+  EXPECT_TRUE(*partial_.IsReady(5));
+  partial_.LetGo(5);
+  EXPECT_TRUE(pages_.any()) << "the segment is another's";
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, PartialSegmentsTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <utility>
 
 #include "gpu_worker/scheduler/lane_rows.h"
 
@@ -51,6 +53,7 @@ class Simulation {
     generated_.assign(result_.requests.size(), 0);
     last_token_.assign(result_.requests.size(), 0);
     reach_.assign(result_.requests.size(), 0);
+    fed_.assign(result_.requests.size(), 0);
     for (const int64_t tokens : {worker.long_lane_tokens, worker.short_lane_tokens}) {
       input_.lanes.push_back({.max_tokens = tokens, .members = {}});
     }
@@ -89,9 +92,12 @@ class Simulation {
                         .priority = request.priority,
                         .tenant = request.tenant,
                         .prompt_tokens = request.prompt_tokens,
+                        .cached_tokens = request.text == 0 ? 0 : request.prompt_tokens - 4,
                         .wants_extents = has_segments,
                         .asks_store = has_segments,
                         .takes_in_order = !has_segments,
+                        .given_tokens = request.given_tokens,
+                        .given_depth = request.text_tokens + request.prompt_tokens,
                         .measures_given = request.is_scoring,
                         .tokens_left = request.max_tokens});
       HoldsNothing(Live().back());
@@ -163,9 +169,11 @@ class Simulation {
   }
 
   // Tokens with KV behind the prompt.
-  int64_t LengthOf(uint64_t id) const { return std::max<int64_t>(0, generated_[id] - 1); }
+  int64_t LengthOf(uint64_t id) const {
+    return fed_[id] + std::max<int64_t>(0, generated_[id] - 1);
+  }
   int64_t Reach(uint64_t id, int64_t ahead) const {
-    const int64_t most = result_.requests[id].max_tokens;
+    const int64_t most = result_.requests[id].max_tokens + result_.requests[id].given_tokens;
     return worker_.reserves_all ? most : std::min(most, LengthOf(id) + ahead);
   }
 
@@ -174,9 +182,10 @@ class Simulation {
     const SimulatedRequest& told = result_.requests[request.id];
     reach_[request.id] = Reach(request.id, kAtFirst);
     request.dense_blocks = DenseBlocks(worker_, told, reach_[request.id]);
-    request.more_dense_blocks = DenseBlocks(worker_, told, told.max_tokens) - request.dense_blocks;
+    const int64_t most = told.given_tokens + told.max_tokens;
+    request.more_dense_blocks = DenseBlocks(worker_, told, most) - request.dense_blocks;
     request.meta_blocks = MetaBlocks(worker_, told, reach_[request.id]);
-    request.more_meta_blocks = MetaBlocks(worker_, told, told.max_tokens) - request.meta_blocks;
+    request.more_meta_blocks = MetaBlocks(worker_, told, most) - request.meta_blocks;
   }
 
   static bool Asks(const RequestDescription& request) {
@@ -238,10 +247,19 @@ class Simulation {
     }
   }
 
-  void Spend(const Work& work) {
+  double Seconds(const Work& work) const {
+    return worker_.seconds ? worker_.seconds(work) : TrueSeconds(work);
+  }
+
+  // `more`: seconds beside those of the work.
+  void Spend(const Work& work, double more) {
     if (work.passes + work.steps == 0) return;
     std::uniform_real_distribution<double> noise(1 - worker_.noise, 1 + worker_.noise);
-    double seconds = TrueSeconds(work) * noise(random_);
+    // What the plan calls rows of tails are rows here: `more` says what they take.
+    Work rows = work;
+    rows.step_rows += std::exchange(rows.tail_rows, 0);
+    rows.step_context += std::exchange(rows.tail_context, 0);
+    double seconds = (Seconds(rows) + more) * noise(random_);
     if (now_ < background_until_) seconds *= worker_.background_slowness;
     if (worker_.slowness) seconds *= worker_.slowness(now_);
     now_ += seconds;
@@ -378,7 +396,7 @@ class Simulation {
     }
     const int64_t rows = GroupRows(lane);
     if (pass.first_row + pass.num_rows > rows) return Break("rows that are not there");
-    Spend(pass.work);
+    Spend(pass.work, 0);
     for (const LaneDescription::Member& member : lane.members) {
       served_[member.tenant] += static_cast<double>(pass.num_rows) *
                                 static_cast<double>(member.rows) / static_cast<double>(rows) /
@@ -403,9 +421,27 @@ class Simulation {
     lane.layers_open = std::max(lane.layer + (now_ < background_until_ ? 1 : 2), uint32_t{2});
   }
 
+  int64_t GivenLeft(uint64_t id) const { return result_.requests[id].given_tokens - fed_[id]; }
+  bool IsCold(uint64_t id) const {
+    const SimulatedRequest& told = result_.requests[id];
+    return told.text != 0 && LengthOf(id) == 0 && !attended_.contains(told.text);
+  }
+
   // Given tokens that could share a step.
   void OfferMoreRows() {
     for (RequestDescription& request : Live()) {
+      const uint64_t id = request.id;
+      if (request.phase != RequestPhase::kDecoding) continue;
+      request.cold_tokens = IsCold(id) ? result_.requests[id].text_tokens : 0;
+      request.given_tokens = GivenLeft(id);
+      request.more_rows = 0;
+      request.measures_given = request.given_tokens > 0 || result_.requests[id].is_scoring;
+      if (request.given_tokens > 0) {
+        const int64_t most = fed_[id] == 0 ? worker_.first_rows : request.given_tokens;
+        request.more_rows =
+            std::min({request.given_tokens, most, std::max<int64_t>(1, request.free_tokens)}) - 1;
+        continue;
+      }
       if (request.phase != RequestPhase::kDecoding || !request.measures_given) continue;
       const int64_t left = result_.requests[request.id].output_tokens - generated_[request.id];
       request.more_rows = std::min(left, std::max<int64_t>(1, request.free_tokens)) - 1;
@@ -417,7 +453,12 @@ class Simulation {
     const std::vector<LaneDescription::Member> members = lane.members;
     for (const LaneDescription::Member& member : members) {
       RequestDescription& request = *Find(member.id);
-      request.context = request.prompt_tokens;
+      request.context = result_.requests[member.id].text_tokens + request.prompt_tokens;
+      if (request.given_tokens > 0) {
+        LeaveLane(member.id);
+        BeginDecoding(request);
+        continue;
+      }
       result_.requests[member.id].first_token = now_;
       if (hooks_.on_read) hooks_.on_read(member.id);
       if (Token(request)) {
@@ -462,15 +503,37 @@ class Simulation {
     if (hooks_.on_end) hooks_.on_end(id);
     result_.requests[id].end = now_;
     Live().erase(found);
+    const auto has_text = [&](const RequestDescription& one) {
+      return one.phase >= RequestPhase::kReading &&
+             result_.requests[one.id].text == result_.requests[id].text;
+    };
+    if (std::none_of(Live().begin(), Live().end(), has_text))
+      attended_.erase(result_.requests[id].text);
     for (RequestDescription& request : Live()) request.arena_is_full = false;
     if (++num_ended_ == result_.requests.size() / 2) result_.served_at_half = served_;
+  }
+
+  // Seconds that the step's rows take beside those of as many answers' rows.
+  double MoreOfRows(const std::vector<uint64_t>& decode) {
+    double more = 0;
+    for (const uint64_t id : decode) {
+      const RequestDescription* const request = Find(id);
+      if (request == nullptr) continue;
+      const double row =
+          Seconds({.step_rows = 1, .step_context = static_cast<double>(request->context)});
+      if (GivenLeft(id) > 0) more += (worker_.tail_row - 1) * row;
+      if (IsCold(id)) more += worker_.cold_row * row;
+    }
+    return more;
   }
 
   void Decode(const StepPlan& plan) {
     if (plan.decode.empty()) return;
     if (std::ssize(plan.decode) > worker_.options.max_batch) return Break("too many in a step");
-    Spend(plan.step);
+    const double more = MoreOfRows(plan.decode);
+    Spend(plan.step, more);
     ++result_.steps;
+    for (const uint64_t id : plan.decode) attended_.insert(result_.requests[id].text);
     result_.step_rows += std::ssize(plan.decode);
     for (const RequestDescription& request : Live()) {
       result_.stalled_rows += request.phase == RequestPhase::kDecoding && request.free_tokens <= 0;
@@ -481,6 +544,13 @@ class Simulation {
       if (request->phase != RequestPhase::kDecoding) return Break("one that does not decode");
       if (reach_[id] <= LengthOf(id)) return Break("one without memory for its token");
       ++request->context;
+      if (GivenLeft(id) > 0) {
+        ++fed_[id];
+        served_[request->tenant] += 1;
+        if (GivenLeft(id) > 0) continue;
+        result_.requests[id].first_token = now_;
+        if (hooks_.on_read) hooks_.on_read(id);
+      }
       request->tokens_left = result_.requests[id].max_tokens - generated_[id] - 1;
       request->tokens_generated = generated_[id] + 1;
       if (Token(*request)) End(id);
@@ -503,7 +573,9 @@ class Simulation {
   int64_t dense_used_ = 0, meta_used_ = 0, rows_used_ = 0, arena_used_ = 0, suspended_used_ = 0;
   std::vector<double> waits_until_, last_token_, served_;
   std::vector<int64_t> generated_, lane_members_left_;
-  std::vector<int64_t> reach_;  // tokens behind the prompt that it has memory for
+  std::vector<int64_t> reach_;   // tokens behind the prompt that it has memory for
+  std::vector<int64_t> fed_;     // of its tail
+  std::set<uint64_t> attended_;  // texts that a step has attended to since somebody has had them
 };
 
 }  // namespace

@@ -25,6 +25,10 @@ struct SimulatedRequest {
   // Seconds after its arrival at which it ends, if it has no first token and is in no lane by then.
   double deadline = std::numeric_limits<double>::infinity();
   bool is_scoring = false;  // its output tokens are given
+  // A text that is found in the arena before the prompt and that no pass reads; 0: none.
+  uint64_t text = 0;
+  int64_t text_tokens = 0;
+  int64_t given_tokens = 0;  // the tail: behind the prompt, fed to steps
 
   // What became of it.
   bool is_refused = false;  // by Hooks::admit
@@ -49,6 +53,14 @@ struct SimulatedWorker {
   int64_t suspended_blocks = 1024;
   // How much slower the device is at a time; empty: 1.
   std::function<double(double)> slowness = nullptr;
+  // What the device takes, without noise, if no row is of a tail, and none cold; empty:
+  // TrueSeconds().
+  std::function<double(const Work&)> seconds = nullptr;
+  // What a tail's row takes, and more for a row of a text that no step has attended to since
+  // somebody has had it: times what an answer's row takes there.
+  double tail_row = 1;
+  double cold_row = 0;
+  int64_t first_rows = 8;  // of a tail, in its first step
   // What the background takes for a layer of a prompt with segments, and how much slower the device
   // is meanwhile.
   double background_seconds_per_token = 0;

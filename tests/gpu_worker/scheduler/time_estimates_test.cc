@@ -38,6 +38,39 @@ TEST_F(TimeEstimatesTest, LaterPartsOfAPromptCountAndCachedTokensDoNot) {
   EXPECT_LT(times_.SecondsToRead(request), 0.5 * whole);
 }
 
+TEST_F(TimeEstimatesTest, ATailIsRowsOfStepsBehindItsText) {
+  RequestDescription& request = Add(1, 1000);
+  const double head = times_.SecondsToRead(request);
+  request.given_tokens = 9;
+  request.given_depth = 50000;
+  const Work tail{.steps = 3, .tail_rows = 9, .tail_context = 450000};
+  EXPECT_NEAR(times_.SecondsToRead(request), head + costs_.Seconds(tail), 1e-9);
+  EXPECT_GT(costs_.Seconds({.tail_context = 450000}), 0);
+}
+
+TEST_F(TimeEstimatesTest, OfATailThatDecodesOnlyTheFirstRowsAreCold) {
+  const RequestDescription request{
+      .context = 1000, .cold_tokens = 900, .given_tokens = 20, .more_rows = 7};
+  EXPECT_DOUBLE_EQ(times_.SecondsOfTail(request),
+                   costs_.Seconds({.tail_rows = 20, .tail_context = 20000, .cold_context = 7200}));
+}
+
+// Rounds that vary are planned for less, so that nearly all keep to the target.
+TEST_F(TimeEstimatesTest, RoundsThatVaryArePlannedForLess) {
+  EXPECT_DOUBLE_EQ(times_.SecondsOfRound(), options_.inter_token_target);
+  const Work round{.steps = 1, .step_rows = 1, .passes = 1, .pass_rows = 1000};
+  for (int i = 0; i < 300; ++i) costs_.Observe(round, i % 3 == 0 ? 0.04 : 0.01);
+  ASSERT_GT(costs_.margin(), 1.5);
+  EXPECT_NEAR(times_.SecondsOfRound(), options_.inter_token_target * 1.2 / costs_.margin(), 1e-9);
+}
+
+TEST_F(TimeEstimatesTest, BesideAStepArePassesAndMeasures) {
+  StepPlan plan;
+  plan.passes = {{.work = {.passes = 1, .pass_rows = 1000}}};
+  plan.measure = {{.lane = 0, .num_rows = 4}};
+  EXPECT_NEAR(times_.SecondsBesideStep(plan), 0.01 + times_.SecondsToMeasure(plan), 1e-3);
+}
+
 TEST_F(TimeEstimatesTest, ALaneWithoutWorkTakesNoTime) {
   LaneDescription lane{.max_tokens = 8192, .members = {}};
   EXPECT_EQ(times_.SecondsLeft(lane), 0);

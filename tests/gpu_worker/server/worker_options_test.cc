@@ -164,6 +164,14 @@ TEST_F(WorkerOptionsTest, AddressesThatOthersReachAreWarnedOf) {
   EXPECT_THAT(options_.warnings, ::testing::IsEmpty());
 }
 
+TEST_F(WorkerOptionsTest, IndexedPrefillWithoutAnIndexIsWarnedOf) {
+  ASSERT_TRUE(Parse({"--model=/m", "--prefill=indexed"}).ok());
+  EXPECT_THAT(options_.warnings, ::testing::IsEmpty());
+  options_ = {};
+  ASSERT_TRUE(Parse({"--model=/m", "--prefill=indexed", "--policy=full"}).ok());
+  EXPECT_THAT(options_.warnings, ElementsAre(HasSubstr("with --policy full")));
+}
+
 TEST_F(WorkerOptionsTest, MayBeAskedToCheckTheSettingsOnly) {
   ASSERT_TRUE(Parse({"--model=/m"}).ok());
   EXPECT_FALSE(options_.checks_only);

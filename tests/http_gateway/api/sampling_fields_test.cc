@@ -79,6 +79,8 @@ TEST(SamplingFields, RefusesByName) {
       {R"({"logit_bias": {"x": 1}})", "logit_bias"},
       {R"({"logit_bias": {"1": "2"}})", "logit_bias"},
       {R"({"policy": "sparse"})", "policy"},
+      {R"({"prefill": "Sparse"})", "prefill"},
+      {R"({"reuse": ""})", "reuse"},
       {R"({"speculation": "on"})", "speculation"},
       {R"({"speculation": true})", "speculation"},
       {R"({"context": "a b"})", "context"},
@@ -97,6 +99,19 @@ TEST(SamplingFields, RefusesByName) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_EQ(common::ReasonOf(status).metadata["param"], param) << status;
   }
+}
+
+TEST(SamplingFields, AnUnknownChoiceIsToldWithWhatThereIs) {
+  const auto message = [](const std::string& text) {
+    RequestOptions options;
+    v1::GenerateRequest request;
+    return std::string(Read(text, &options, &request).message());
+  };
+  EXPECT_EQ(message(R"({"prefill": "fast"})"),
+            "prefill is \"fast\", it must be exact, sparse or indexed");
+  EXPECT_EQ(message(R"({"speculation": "o\nn"})"),
+            "speculation is \"o\\nn\", it must be off or auto");
+  EXPECT_LT(message(R"({"reuse": ")" + std::string(1000, 'x') + "\"}").size(), 120u);
 }
 
 TEST(SamplingFields, ATenantSharesNoContextUnlessItSaysSo) {

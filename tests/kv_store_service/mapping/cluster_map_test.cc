@@ -19,13 +19,15 @@ constexpr PageId kFirstPage = 1000;
 
 class ClusterMapTest : public testing::Test {
  protected:
-  ClusterMapTest() : layout_(kTinyGeometry, 1024), bytes_(layout_.max_pages * kPageBytes) {
-    bytes_.resize(size_t{WriteSegment(bytes_, kTinyGeometry, 4, 1024)} * kPageBytes);
+  explicit ClusterMapTest(const KvGeometry& geometry = kTinyGeometry)
+      : geometry_(geometry), layout_(geometry, 1024), bytes_(layout_.max_pages * kPageBytes) {
+    used_pages_ = WriteSegment(bytes_, geometry, 4, 1024);
+    bytes_.resize(size_t{used_pages_} * kPageBytes);
   }
 
   absl::StatusOr<std::vector<ClusterPages>> Find(size_t head) {
     std::vector<bool> taken(bytes_.size() / kPageBytes);
-    return ClusterMap(bytes_, kFirstPage, kTinyGeometry, 1024).Find(head, &taken);
+    return ClusterMap(bytes_, kFirstPage, geometry_, 1024).Find(head, &taken);
   }
   ClusterEntry* entries() {
     return reinterpret_cast<ClusterEntry*>(bytes_.data() + layout_.clusters_offset);
@@ -36,8 +38,10 @@ class ClusterMapTest : public testing::Test {
     EXPECT_THAT(std::string(found.status().message()), HasSubstr(message));
   }
 
+  const KvGeometry geometry_;
   const SegmentLayout layout_;
   std::vector<std::byte> bytes_;
+  uint32_t used_pages_ = 0;
 };
 
 TEST_F(ClusterMapTest, FindsThePagesOfEachClusterInTheArena) {
@@ -83,30 +87,9 @@ TEST_F(ClusterMapTest, RefusesWhatTheWorkerMayHaveWrittenMeanwhile) {
 }
 
 // A segment whose clusters are packed: 16 tokens of a key of 64 bytes in a page.
-class PackedClusterMapTest : public testing::Test {
+class PackedClusterMapTest : public ClusterMapTest {
  protected:
-  static constexpr KvGeometry kGeometry{2, 2, 64, kInt8PackedKv};
-
-  PackedClusterMapTest() : layout_(kGeometry, 1024), bytes_(layout_.max_pages * kPageBytes) {
-    used_pages_ = WriteSegment(bytes_, kGeometry, 4, 1024);
-  }
-
-  absl::StatusOr<std::vector<ClusterPages>> Find(size_t head) {
-    std::vector<bool> taken(bytes_.size() / kPageBytes);
-    return ClusterMap(bytes_, kFirstPage, kGeometry, 1024).Find(head, &taken);
-  }
-  ClusterEntry* entries() {
-    return reinterpret_cast<ClusterEntry*>(bytes_.data() + layout_.clusters_offset);
-  }
-  void ExpectRefused(const std::string& message) {
-    const auto found = Find(0);
-    EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(found.status().message()), HasSubstr(message));
-  }
-
-  const SegmentLayout layout_;
-  std::vector<std::byte> bytes_;
-  uint32_t used_pages_ = 0;
+  PackedClusterMapTest() : ClusterMapTest({2, 2, 64, kInt8PackedKv}) {}
 };
 
 TEST_F(PackedClusterMapTest, NeedsWhatItsTokensNeedAndNeighboursShareAPage) {
@@ -122,7 +105,7 @@ TEST_F(PackedClusterMapTest, NeedsWhatItsTokensNeedAndNeighboursShareAPage) {
 }
 
 TEST_F(PackedClusterMapTest, HeadsShareNoPage) {
-  const ClusterMap map(bytes_, kFirstPage, kGeometry, 1024);
+  const ClusterMap map(bytes_, kFirstPage, geometry_, 1024);
   std::vector<bool> taken(bytes_.size() / kPageBytes);
   for (size_t head = 0; head < map.num_heads(); ++head) EXPECT_TRUE(map.Find(head, &taken).ok());
   EXPECT_EQ(std::count(taken.begin(), taken.end(), true), 4 * 1024 / 16);

@@ -3,8 +3,10 @@
 import math
 import pathlib
 import sys
+import tempfile
 import types
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
@@ -111,6 +113,26 @@ class SamplesTest(unittest.TestCase):
         next(samples)
         samples.close()
         self.assertLess(len(made), 20)
+
+
+class AskTest(unittest.TestCase):
+    def test_questions_are_asked_once_unless_a_result_of_theirs_is_missing(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(
+                prefill_tasks, Models=mock.DEFAULT, Chat=mock.DEFAULT, questions=mock.DEFAULT) as made:
+            made["Models"].return_value.name.return_value = "m"
+            made["questions"].side_effect = lambda _: [types.SimpleNamespace(
+                key=["ruler", 100, "vt", n], make=lambda _, n=n: n) for n in range(3)]
+            arguments = types.SimpleNamespace(out=pathlib.Path(folder) / "out", model=None,
+                                              device="cpu", dtype=torch.float32, seconds=1e9)
+            asked = []
+
+            def ask(models, chat, sample, results, key):
+                asked.append(sample)
+                for name in ("a", "b")[:1 if sample == 1 and asked.count(1) == 1 else 2]:
+                    results.add([*key, name], {})
+            for _ in range(2):
+                prefill_tasks.ask_all(arguments, "task", ["a", "b"], ask)
+        self.assertEqual(asked, [0, 1, 2, 1])
 
 
 class ReportTest(unittest.TestCase):

@@ -322,26 +322,7 @@ cudaError_t Launch(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
                    cudaStream_t stream) {
   constexpr int kBytes = Layout<kHeadDim>::kBytes + Layout<kHeadDim>::kAlignment;
   const auto kernel = &HopperChosenPrefillKernel<kHeadDim>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
-  const int32_t query_heads = launch.num_kv_heads * launch.group;
-  const int64_t tiles = (int64_t{launch.num_queries} + kTileQueries - 1) / kTileQueries;
-  const HopperParams params = {.out = reinterpret_cast<__nv_bfloat16*>(launch.out),
-                               .out_stride = launch.out_stride,
-                               .num_query_heads = query_heads,
-                               .group = launch.group,
-                               .num_queries = launch.num_queries,
-                               .first_token = launch.first_token,
-                               .scale_log2 = launch.scale_log2,
-                               .window = {},
-                               .sinks = launch.sinks,
-                               .chosen = launch.chosen,
-                               .order = launch.order};
-  // Not early: what the kernel reads by __ldg must be there before it begins.
-  kernel<<<static_cast<unsigned>(tiles * query_heads), kHopperThreads, kBytes, stream>>>(maps,
-                                                                                         params);
-  return cudaGetLastError();
+  return LaunchHopperKernel(kernel, kBytes, launch, maps, stream);
 }
 
 }  // namespace

@@ -30,6 +30,32 @@ struct HopperParams {
   const int32_t* order;
 };
 
+// Launches a block of `shared_bytes` for each tile of queries of a head. Not early: what kernels
+// read by __ldg must be there before they begin.
+inline cudaError_t LaunchHopperKernel(void (*kernel)(HopperPrefillMaps, HopperParams),
+                                      int shared_bytes, const PrefillLaunch& launch,
+                                      const HopperPrefillMaps& maps, cudaStream_t stream) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error != cudaSuccess) return error;
+  const int32_t query_heads = launch.num_kv_heads * launch.group;
+  const int64_t tiles = (int64_t{launch.num_queries} + kTileQueries - 1) / kTileQueries;
+  const HopperParams params = {.out = reinterpret_cast<__nv_bfloat16*>(launch.out),
+                               .out_stride = launch.out_stride,
+                               .num_query_heads = query_heads,
+                               .group = launch.group,
+                               .num_queries = launch.num_queries,
+                               .first_token = launch.first_token,
+                               .scale_log2 = launch.scale_log2,
+                               .window = launch.window,
+                               .sinks = launch.sinks,
+                               .chosen = launch.chosen,
+                               .order = launch.order};
+  kernel<<<static_cast<unsigned>(tiles * query_heads), kHopperThreads, shared_bytes, stream>>>(
+      maps, params);
+  return cudaGetLastError();
+}
+
 // Offsets in shared memory.
 template <int kHeadDim, int kStages>
 struct HopperLayout {

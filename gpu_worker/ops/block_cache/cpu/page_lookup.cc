@@ -168,8 +168,10 @@ void CopyRow(const PageLookupArgs& args, int32_t sequence, uint32_t head) {
   const size_t vector_bytes = args.pool.geometry.page().vector_bytes;
   ForEachPage(args, sequence, head, [&](int64_t index, const WantedPage& wanted) {
     const std::byte* const in_arena = args.cache.arena.device_data() + wanted.page * page_bytes;
+    // A hit is there, and of an absent page, which has no tokens, there is nothing to copy.
+    if (!IsMissed(refs[index].origin) || refs[index].num_tokens == 0) return;
     const std::byte* const found = refs[index].page - wanted.skipped * vector_bytes;
-    if (!IsMissed(refs[index].origin) || found == in_arena) return;
+    if (found == in_arena) return;
     std::memcpy(const_cast<std::byte*>(found), in_arena, page_bytes);
   });
 }

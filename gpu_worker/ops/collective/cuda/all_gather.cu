@@ -12,8 +12,6 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int64_t kMostFloats = kFirstBytes / static_cast<int64_t>(sizeof(float));
-
 struct AllGatherLaunch {
   PeerView view;
   const float* in;
@@ -89,15 +87,13 @@ absl::Status AllGather(CudaStream& stream, const PeerExchange* exchange,
     launch.shares[static_cast<size_t>(rank)] = share;
     launch.most_cols = std::max(launch.most_cols, share.count);
   }
-  const int64_t most = launch.rows * launch.most_cols;
-  launch.slice =
-      std::min(kMostFloats, std::max(DivideUp(most, kFirstBlocks), int64_t{kExchangeThreads}));
-  const auto grid =
-      static_cast<unsigned>(std::min<int64_t>(kFirstBlocks, DivideUp(most, launch.slice)));
-  return CudaStatus(
-      LaunchDependent({.grid = dim3(grid), .block = dim3(kExchangeThreads), .stream = stream.get()},
-                      &AllGatherKernel, launch),
-      "launching all_gather");
+  const SharePlan plan = PlanGather(launch.rows * launch.most_cols);
+  launch.slice = plan.size;
+  return CudaStatus(LaunchDependent({.grid = dim3(static_cast<unsigned>(plan.blocks)),
+                                     .block = dim3(kExchangeThreads),
+                                     .stream = stream.get()},
+                                    &AllGatherKernel, launch),
+                    "launching all_gather");
 }
 
 }  // namespace retroinfer::cuda

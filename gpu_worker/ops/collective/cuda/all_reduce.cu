@@ -1,11 +1,9 @@
-// Up to kOneShotBytes one shot: each block shows its slice and adds what all ranks show of it. A
-// rank reads (ranks - 1) times the matrix over links, but meets the others once: bound by latency.
-// Above, two shots: of a slice each rank is given its part by all, adds, and gives the sum to all,
-// so that links carry about twice the matrix however many ranks there are: bound by their
+// Up to a size (TakesOneShot) one shot: each block shows its slice and adds what all ranks show of
+// it. A rank reads (ranks - 1) times the matrix over links, but meets the others once: bound by
+// latency. Above, two shots: of a slice each rank is given its part by all, adds, and gives the sum
+// to all, so that links carry about twice the matrix however many ranks there are: bound by their
 // bandwidth. Parts and sums are written to where they are wanted, which waits for nothing; blocks
 // are two an SM, so that links have work while some of them meet.
-#include <algorithm>
-
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/collective/all_reduce_check.h"
 #include "gpu_worker/ops/collective/cuda/all_reduce.h"
@@ -16,11 +14,6 @@
 
 namespace retroinfer::cuda {
 namespace {
-
-// With two ranks, and with more.
-constexpr int64_t kOneShotBytesOfTwo = 1 << 20;
-constexpr int64_t kOneShotBytes = 512 << 10;
-constexpr int64_t kLeastPartsChunks = 256;  // of all others' parts of a slice, two shots
 
 // A matrix as chunks of 16 bytes, counted row by row.
 struct ChunkedMatrix {
@@ -183,29 +176,23 @@ __global__ void __launch_bounds__(kAloneThreads) AloneKernel(const AllReduceLaun
   *out = sums.Packed();
 }
 
-// Blocks for all of `chunks`, as few as have something to do.
 template <bool kIsBf16>
 cudaError_t LaunchOneShot(AllReduceLaunch launch, cudaStream_t stream) {
-  launch.block_chunks = std::max(DivideUp(launch.num_chunks, kFirstBlocks), int64_t{64});
-  const auto grid = static_cast<unsigned>(DivideUp(launch.num_chunks, launch.block_chunks));
-  return LaunchDependent({.grid = dim3(grid), .block = dim3(kExchangeThreads), .stream = stream},
+  const SharePlan plan = PlanOneShot(launch.num_chunks);
+  launch.block_chunks = plan.size;
+  return LaunchDependent({.grid = dim3(static_cast<unsigned>(plan.blocks)),
+                          .block = dim3(kExchangeThreads),
+                          .stream = stream},
                          &OneShotKernel<kIsBf16>, launch);
 }
-static_assert(kOneShotBytesOfTwo <= kFirstBlocks * kFirstBytes);
 
-// Parts so large that all blocks have one slice, if those are neither too small nor too large.
 template <bool kIsBf16>
 cudaError_t LaunchTwoShot(AllReduceLaunch launch, cudaStream_t stream) {
-  const int64_t ranks = launch.view.num_ranks;
-  const int64_t least = std::max(DivideUp(kLeastPartsChunks, ranks - 1),
-                                 DivideUp(launch.num_chunks, kExchangeBlocks * ranks));
-  while ((int64_t{1} << launch.part_shift) < least &&
-         (int64_t{2} << launch.part_shift) * ranks <= kSecondChunks) {
-    ++launch.part_shift;
-  }
-  const int64_t slices = DivideUp(launch.num_chunks, ranks << launch.part_shift);
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(kExchangeBlocks, slices));
-  return LaunchDependent({.grid = dim3(grid), .block = dim3(kExchangeThreads), .stream = stream},
+  const TwoShotPlan plan = PlanTwoShot(launch.num_chunks, launch.view.num_ranks);
+  launch.part_shift = plan.part_shift;
+  return LaunchDependent({.grid = dim3(static_cast<unsigned>(plan.blocks)),
+                          .block = dim3(kExchangeThreads),
+                          .stream = stream},
                          &TwoShotKernel<kIsBf16>, launch);
 }
 
@@ -216,21 +203,22 @@ cudaError_t Launch(const AllReduceLaunch& launch, bool is_alone, cudaStream_t st
     AloneKernel<kIsBf16><<<grid, kAloneThreads, 0, stream>>>(launch);
     return cudaGetLastError();
   }
-  const int64_t one_shot = launch.view.num_ranks == 2 ? kOneShotBytesOfTwo : kOneShotBytes;
-  if (launch.num_chunks * kChunkBytes <= one_shot) return LaunchOneShot<kIsBf16>(launch, stream);
-  return LaunchTwoShot<kIsBf16>(launch, stream);
+  return TakesOneShot(launch.num_chunks, launch.view.num_ranks)
+             ? LaunchOneShot<kIsBf16>(launch, stream)
+             : LaunchTwoShot<kIsBf16>(launch, stream);
 }
 
 absl::StatusOr<ChunkedMatrix> Chunked(std::string_view name, const MatrixView& view) {
   const auto bytes = static_cast<int64_t>(DTypeBytes(view.dtype));
-  const bool aligned = reinterpret_cast<uintptr_t>(view.data) % kChunkBytes == 0 &&
-                       view.row_stride * bytes % kChunkBytes == 0 &&
-                       view.cols * bytes % kChunkBytes == 0;
+  const bool aligned = reinterpret_cast<uintptr_t>(view.data) % kExchangeChunkBytes == 0 &&
+                       view.row_stride * bytes % kExchangeChunkBytes == 0 &&
+                       view.cols * bytes % kExchangeChunkBytes == 0;
   RETURN_IF_ERROR(CheckArg(aligned, "all_reduce", AbslView(name), " has rows of ", view.cols,
                            " columns, ", view.row_stride,
                            " apart, that are not aligned to 16 bytes"));
   const int64_t whole = view.row_stride == view.cols ? view.rows : 1;  // rows without a gap
-  return ChunkedMatrix{view.data, view.row_stride * bytes, view.cols * bytes / kChunkBytes * whole};
+  return ChunkedMatrix{view.data, view.row_stride * bytes,
+                       view.cols * bytes / kExchangeChunkBytes * whole};
 }
 
 }  // namespace
@@ -243,7 +231,7 @@ absl::Status AllReduce(CudaStream& stream, const PeerExchange* exchange,
   ASSIGN_OR_RETURN(launch.in, Chunked("in", args.in));
   ASSIGN_OR_RETURN(launch.out, Chunked("out", args.out));
   launch.num_chunks = args.out.rows * args.out.cols *
-                      static_cast<int64_t>(DTypeBytes(args.out.dtype)) / kChunkBytes;
+                      static_cast<int64_t>(DTypeBytes(args.out.dtype)) / kExchangeChunkBytes;
   launch.accumulate = args.accumulate;
   if (exchange != nullptr) launch.view = exchange->view();
   const bool is_alone = exchange == nullptr;

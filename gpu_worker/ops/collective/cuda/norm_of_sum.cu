@@ -23,17 +23,6 @@ constexpr int64_t kWidth = 8;  // elements of a chunk
 constexpr int kMostChunks = static_cast<int>(kFirstChunks / kExchangeThreads);  // of a thread
 static_assert(kMostChunks == 2);
 
-struct NormLaunch {
-  const std::byte* weight;
-  DType weight_dtype;
-  float epsilon;
-  float scale;
-  float weight_offset;
-  bool accumulate;
-  __nv_bfloat16* out;
-  int64_t out_stride;
-};
-
 struct NormOfSumLaunch {
   PeerView view;
   const __nv_bfloat16* in;
@@ -231,12 +220,7 @@ absl::Status NormOfSum(CudaStream& stream, const PeerExchange* exchange,
                             args.sum.in.row_stride, Numbers(sum),
                             sum.row_stride,         args.sum.accumulate,
                             /*norms=*/{},           sum.cols};
-  for (size_t i = 0; i < args.norms.size(); ++i) {
-    const RmsNormArgs& norm = args.norms[i];
-    launch.norms[i] = {norm.weight.data,  norm.weight.dtype,  norm.epsilon,
-                       norm.scale,        norm.weight_offset, norm.accumulate,
-                       Numbers(norm.out), norm.out.row_stride};
-  }
+  for (size_t i = 0; i < args.norms.size(); ++i) launch.norms[i] = NormLaunchOf(args.norms[i]);
   const bool is_short = sum.cols <= kExchangeThreads * kWidth;
   const auto launcher = args.norms.size() == 1 ? (is_short ? &Launch<1, 1> : &Launch<2, 1>)
                                                : (is_short ? &Launch<1, 2> : &Launch<2, 2>);

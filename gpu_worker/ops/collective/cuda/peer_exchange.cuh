@@ -7,12 +7,6 @@
 
 namespace retroinfer::cuda {
 
-constexpr int kExchangeThreads = 512;
-constexpr int64_t kChunkBytes = 16;  // what a thread moves at a time
-// Elements of 16 bytes that a block shows in a turn of one shot, and of two, and those of a row.
-constexpr int64_t kFirstChunks = kFirstBytes / kChunkBytes;
-constexpr int64_t kSecondChunks = kSecondBytes / kChunkBytes;
-constexpr int64_t kRowChunks = kRowBytes / kChunkBytes;
 constexpr int kSpinsPerLook = 4096;  // between two looks at whether ranks have ended
 
 __device__ inline void StoreRelease(uint32_t* word, uint32_t value) {

@@ -32,17 +32,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/ops/collective/cuda/exchange_plan.h"
 #include "gpu_worker/ops/collective/rank_memory.h"
 
 namespace retroinfer::cuda {
-
-inline constexpr int kMostRanks = 8;  // GPUs of one machine
-inline constexpr int kExchangeBlocks = 256;
-inline constexpr int kFirstBlocks = 64;
-inline constexpr int64_t kFirstBytes = 16 << 10;
-inline constexpr int64_t kSecondBytes = 32 << 10;
-inline constexpr int kRowBlocks = 32;
-inline constexpr int64_t kRowBytes = kFirstBytes;
 
 // What kernels are given.
 struct PeerView {
@@ -52,19 +45,6 @@ struct PeerView {
   const uint32_t* ended = nullptr;                 // RankMemoryHeader::ended
   bool has_rows = false;                           // pieces are on the GPUs
 };
-
-// Offsets within a piece.
-struct PieceLayout {
-  static constexpr size_t kFlags = 0;
-  static constexpr size_t kTurns = kFlags + size_t{kExchangeBlocks} * kMostRanks * sizeof(uint32_t);
-  static constexpr size_t kFirst = kTurns + size_t{4096};
-  static constexpr size_t kParts = kFirst + size_t{2} * kFirstBlocks * kFirstBytes;
-  static constexpr size_t kSums = kParts + size_t{kExchangeBlocks} * kSecondBytes;
-  static constexpr size_t kHostBytes = kSums + size_t{kExchangeBlocks} * kSecondBytes;
-  static constexpr size_t kRows = kHostBytes;
-  static constexpr size_t kBytes = kRows + size_t{4} * kRowBlocks * kMostRanks * kRowBytes;
-};
-static_assert(kExchangeBlocks * sizeof(uint32_t) <= 4096);
 
 struct PieceCard;  // what a rank tells the others of its piece
 

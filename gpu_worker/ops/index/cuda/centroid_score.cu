@@ -145,6 +145,25 @@ __device__ void MultiplyRows(const uint4 (&low)[kChunks], const uint4 (&high)[kC
   }
 }
 
+// What a lane has of two rows of centroids, eight rows apart: part `part` of four of each.
+template <typename Element, int kDims>
+struct LaneCentroids {
+  static constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
+  static constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes
+  uint4 low[kChunks], high[kChunks];
+
+  // Begins to read rows `row` and `row` + 8 of those at `centroids`.
+  __device__ LaneCentroids(const std::byte* centroids, int row, int part) {
+    constexpr int kRowWords = kDims / kChunkElements;  // uint4
+    const auto* from = reinterpret_cast<const uint4*>(centroids);
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      low[i] = __ldcs(from + row * kRowWords + part + 4 * i);
+      high[i] = __ldcs(from + (row + 8) * kRowWords + part + 4 * i);
+    }
+  }
+};
+
 // The scale of centroid `place` of a block in int8, behind the block's centroids.
 template <int kDims>
 __device__ float ScaleOf(const MetaRuns& runs, MetaBlockId block, uint32_t layer, uint32_t head,
@@ -200,22 +219,14 @@ template <typename Element, int kDims>
 __device__ void ScoreRows(const ScoreParams& params, const MetaIndexView& index, uint32_t first_row,
                           int32_t num_rows, Cluster (&clusters)[kClustersPerMetaBlock]) {
   constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
-  constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
-  constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes, that one lane reads of a row
   const uint32_t head = blockIdx.x;
   const MetaBlockId block = index.block_ids[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4, part = lane % 4;
   const uint32_t first = threadIdx.x / 32 * 16;
 
-  const auto* centroids = reinterpret_cast<const uint4*>(
-      params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes);
-  constexpr int kRowWords = kDims / kChunkElements;  // uint4
-  uint4 low[kChunks], high[kChunks];
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
-    high[i] = __ldcs(centroids + (row + 8) * kRowWords + part + 4 * i);
-  }
+  LaneCentroids<Element, kDims> centroids(
+      params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes, row,
+      part);
   // What products are multiplied with waits in shared memory: registers are full.
   __syncwarp();  // all lanes have read what was there for other rows
   if (part < 2) {
@@ -245,10 +256,10 @@ __device__ void ScoreRows(const ScoreParams& params, const MetaIndexView& index,
     const float reach = params.radius_weight * params.scale * sqrtf(squares);
     float even[4] = {}, odd[4] = {};
     if constexpr (kIsInt8) {
-      StayPacked(low);
-      StayPacked(high);
+      StayPacked(centroids.low);
+      StayPacked(centroids.high);
     }
-    MultiplyRows<Element>(low, high, query.chunks, even, odd);
+    MultiplyRows<Element>(centroids.low, centroids.high, query.chunks, even, odd);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float reach_of_column = __shfl_sync(kAllLanes, reach, 8 * part + 4 * i);
@@ -294,8 +305,6 @@ __global__ void __launch_bounds__(kThreads, kDims > 128 ? 4 : 8)
 template <typename Element, int kDims>
 __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params) {
   constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
-  constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
-  constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes, that one lane reads of a row
   const uint32_t head = blockIdx.x, sequence = blockIdx.z;
   const MetaIndexView index = params.indexes[sequence];
   AllowNextKernel();
@@ -307,15 +316,9 @@ __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4, part = lane % 4;
   const uint32_t first = threadIdx.x / 32 * 16;
 
-  const auto* centroids = reinterpret_cast<const uint4*>(
-      params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes);
-  constexpr int kRowWords = kDims / kChunkElements;  // uint4
-  uint4 low[kChunks], high[kChunks];
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
-    high[i] = __ldcs(centroids + (row + 8) * kRowWords + part + 4 * i);
-  }
+  const LaneCentroids<Element, kDims> centroids(
+      params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes, row,
+      part);
   const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
   Cluster of_lane[2];
 #pragma unroll
@@ -337,7 +340,7 @@ __global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params
   const float reaches[2] = {__shfl_sync(kAllLanes, reach, 8 * part),
                             __shfl_sync(kAllLanes, reach, 8 * part + 4)};
   float even[4] = {}, odd[4] = {};
-  MultiplyRows<Element>(low, high, query.chunks, even, odd);
+  MultiplyRows<Element>(centroids.low, centroids.high, query.chunks, even, odd);
 
   const int64_t first_row = FirstRow(params.slice, sequence, head) * params.max_clusters;
   const int64_t column = static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock + first + row;

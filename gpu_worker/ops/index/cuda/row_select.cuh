@@ -29,7 +29,10 @@ namespace retroinfer::cuda {
 
 constexpr float kRankRange = 64.0f;  // below the largest rank; smaller ones share the lowest bin
 constexpr int kClusterParts = 8;     // of a long row
-constexpr int64_t kMaxSharedRanks = 24 * 1024;  // of a part
+// Of a part. Beside what blocks share, as many as a block of any GPU from compute capability 8.0 on
+// has room for: 99 KiB.
+constexpr int64_t kMaxSharedRanks = 20 * 1024;
+static_assert(sizeof(SelectShared<1>) + kMaxSharedRanks * sizeof(float) <= 99 * 1024);
 constexpr uint64_t kNoKey = UINT64_MAX;
 
 // What is to be done with a row.

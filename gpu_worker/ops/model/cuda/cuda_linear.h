@@ -78,7 +78,7 @@ class CudaLinear : public PreparedLinear {
 
  private:
   SkinnyGemmLaunch LaunchOf(const MatrixView& in, const MatrixView& out) const;
-  // The kernel of the form for few rows, or where there is one that of 9 to 64.
+  // The kernel of the form for few rows, or where there is one that of 17 to 64.
   absl::Status LaunchFewOrSome(const SkinnyGemmLaunch& launch, CudaStream& stream) const;
 
   const int64_t in_features_;

@@ -26,13 +26,16 @@ __device__ inline float BiasOf(const GroupedLaunch& launch, int64_t row) {
 }
 
 // Each form has:
-//   kStepCols      k of a step; kInputs and kMmas: eights and sixteens of them that a lane takes
-//   part in kRowBytes      of a step kScaledMmas    products that share a scale, which is
-//   multiplied to their sum; 0: all of a row kWords         words of scales of a step RowAt where a
-//   row begins; its next step is StepBytes() on InputAt        where, in a step, the i-th eight k
-//   of a lane are LoadScales     the words of a row's step Unpack         a lane's bytes as
-//   operands of the products of a step ScaleOf        the number in such a word FeatureScale   of
-//   all of a row
+//
+// * kStepCols: k of a step. kInputs and kMmas: eights and sixteens of them that a lane takes part
+//   in. kRowBytes: of a step.
+// * kScaledMmas: products that share a scale, which is multiplied to their sum; 0: all of a row.
+//   kWords: words of scales of a step.
+// * RowAt: where a row begins; its next step is StepBytes() on.
+// * InputAt: where, in a step, the i-th eight k of a lane are.
+// * LoadScales: the words of a row's step. ScaleOf: the number in such a word.
+// * Unpack: a lane's bytes as operands of the products of a step.
+// * FeatureScale: of all of a row.
 
 struct Bf16Form {
   static constexpr int kStepCols = 32, kInputs = 1, kMmas = 2, kRowBytes = 64;

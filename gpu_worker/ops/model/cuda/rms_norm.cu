@@ -12,14 +12,7 @@ namespace {
 struct RmsNormLaunch {
   const __nv_bfloat16* in;
   int64_t in_stride;
-  const std::byte* weight;
-  DType weight_dtype;
-  float epsilon;
-  float scale;
-  float weight_offset;
-  bool accumulate;
-  __nv_bfloat16* out;
-  int64_t out_stride;
+  NormLaunch norm;
   int64_t width;  // of what is normalised
 };
 
@@ -39,10 +32,10 @@ __device__ void AddTo(const __nv_bfloat16* out, int64_t at, float* values) {
 // reads again only what it alone writes, so `out` may be `in`, or be added to.
 template <int kWidth>
 __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(const RmsNormLaunch launch) {
+  const NormLaunch& norm = launch.norm;
   const __nv_bfloat16* const in =
       launch.in + blockIdx.x * launch.in_stride + blockIdx.y * launch.width;
-  __nv_bfloat16* const out =
-      launch.out + blockIdx.x * launch.out_stride + blockIdx.y * launch.width;
+  __nv_bfloat16* const out = norm.out + blockIdx.x * norm.out_stride + blockIdx.y * launch.width;
   AllowNextKernel();
   AwaitLastKernel();
   float values[kWidth];
@@ -59,17 +52,16 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(const RmsNormLaunc
     squares = WithSquares<kWidth>(squares, values);
   }
   __shared__ float sums[kNormWarps];
-  const float factor =
-      NormFactor(BlockSum(squares, sums), launch.width, launch.epsilon, launch.scale);
+  const float factor = NormFactor(BlockSum(squares, sums), launch.width, norm.epsilon, norm.scale);
   for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kNormThreads * kWidth) {
     load(at);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      values[i] = Normalized(
-          values[i], factor,
-          LoadElement(launch.weight, launch.weight_dtype, at + i) + launch.weight_offset);
+      values[i] =
+          Normalized(values[i], factor,
+                     LoadElement(norm.weight, norm.weight_dtype, at + i) + norm.weight_offset);
     }
-    if (launch.accumulate) AddTo<kWidth>(out, at, values);
+    if (norm.accumulate) AddTo<kWidth>(out, at, values);
     if constexpr (kWidth == 8) {
       Store8(out, at, values);
     } else {
@@ -84,16 +76,7 @@ absl::Status RmsNorm(CudaStream& stream, const RmsNormArgs& args) {
   RETURN_IF_ERROR(CheckRmsNorm(args, DType::kBf16));
   if (args.in.rows == 0 || args.in.cols == 0) return absl::OkStatus();
   const RmsNormLaunch launch = {reinterpret_cast<const __nv_bfloat16*>(args.in.data),
-                                args.in.row_stride,
-                                args.weight.data,
-                                args.weight.dtype,
-                                args.epsilon,
-                                args.scale,
-                                args.weight_offset,
-                                args.accumulate,
-                                reinterpret_cast<__nv_bfloat16*>(args.out.data),
-                                args.out.row_stride,
-                                args.weight.cols};
+                                args.in.row_stride, NormLaunchOf(args), args.weight.cols};
   const dim3 grid(static_cast<unsigned>(args.in.rows),
                   static_cast<unsigned>(args.in.cols / args.weight.cols));
   const bool aligned =

@@ -2,11 +2,38 @@
 // with a block of kNormThreads threads, of which each has the same columns, gets the same bits.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "gpu_worker/ops/model/rms_norm.h"
+
 namespace retroinfer::cuda {
+
+// What kernels are told of a norm, but for its input.
+struct NormLaunch {
+  const std::byte* weight;
+  DType weight_dtype;
+  float epsilon;
+  float scale;
+  float weight_offset;
+  bool accumulate;
+  __nv_bfloat16* out;
+  int64_t out_stride;
+};
+
+inline NormLaunch NormLaunchOf(const RmsNormArgs& args) {
+  return {args.weight.data,
+          args.weight.dtype,
+          args.epsilon,
+          args.scale,
+          args.weight_offset,
+          args.accumulate,
+          reinterpret_cast<__nv_bfloat16*>(args.out.data),
+          args.out.row_stride};
+}
 
 constexpr int kNormThreads = 512;
 constexpr int kNormWarps = kNormThreads / 32;

@@ -33,12 +33,12 @@ struct Threshold {
 template <typename Measure>
 __device__ uint32_t FindKeyOfFew(Shared& shared, const Entries& entries, double needed,
                                  const Measure& measure) {
-  constexpr int kEach = kMaxCandidates / kThreads;
+  constexpr int kEach = kMaxCandidates / kSamplingThreads;
   uint32_t keys[kEach];
   float values[kEach];
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const int32_t at = static_cast<int32_t>(threadIdx.x) + i * kThreads;
+    const int32_t at = static_cast<int32_t>(threadIdx.x) + i * kSamplingThreads;
     const bool is_entry = at < entries.size;
     const float logit = is_entry ? entries.logits[at] : 0.0f;
     keys[i] = is_entry ? KeyOf(logit) : 0;
@@ -64,7 +64,7 @@ __device__ uint32_t FindKey(Shared& shared, const Entries& entries, double neede
   uint32_t prefix = 0;
   for (int shift = 30; shift >= 0; shift -= 3) {
     float sums[kDigits] = {};
-    for (int32_t i = threadIdx.x; i < entries.size; i += kThreads) {
+    for (int32_t i = threadIdx.x; i < entries.size; i += kSamplingThreads) {
       const float logit = entries.logits[i];
       const uint32_t key = KeyOf(logit);
       if (key < prefix) continue;
@@ -96,7 +96,7 @@ __device__ Entries Gather(Shared& shared, const Entries& row, float lowest) {
   if (lane == 0) shared.counts[warp] = count;
   __syncthreads();
   uint32_t first = 0, total = 0;
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < kSamplingWarps; ++w) {
     if (w < warp) first += shared.counts[w];
     total += shared.counts[w];
   }
@@ -118,13 +118,14 @@ __device__ Entries Gather(Shared& shared, const Entries& row, float lowest) {
 // A value that the `count` largest logits reach: the smallest of the `count` largest maxima of
 // threads.
 __device__ float LowestOfTop(Shared& shared, const Entries& row, int32_t count) {
-  if (count > kThreads) return -INFINITY;
+  if (count > kSamplingThreads) return -INFINITY;
   float max = -INFINITY;
-  for (int32_t i = threadIdx.x; i < row.size; i += kThreads) max = fmaxf(max, row.logits[i]);
+  for (int32_t i = threadIdx.x; i < row.size; i += kSamplingThreads)
+    max = fmaxf(max, row.logits[i]);
   __syncthreads();
   shared.maxima[threadIdx.x] = max;
   __syncthreads();
-  const Entries maxima = {shared.maxima, nullptr, kThreads};
+  const Entries maxima = {shared.maxima, nullptr, kSamplingThreads};
   return ValueOf(FindKey(shared, maxima, count, [](float) { return 1.0f; }));
 }
 
@@ -147,7 +148,7 @@ template <typename Weight>
 __device__ Kept Measure(Shared& shared, const Entries& entries, const Threshold& threshold,
                         const Weight& weight) {
   float above = 0, ties = 0;
-  for (int32_t i = threadIdx.x; i < entries.size; i += kThreads) {
+  for (int32_t i = threadIdx.x; i < entries.size; i += kSamplingThreads) {
     const uint32_t key = KeyOf(entries.logits[i]);
     above += key > threshold.key ? weight(entries.logits[i]) : 0.0f;
     ties += key == threshold.key ? 1.0f : 0.0f;
@@ -218,16 +219,16 @@ __device__ int32_t DrawFrom(Shared& shared, const Entries& entries, const Thresh
   if (lane == 0) shared.sums[warp][0] = sum;
   __syncthreads();
   double total = 0;
-  for (int w = 0; w < kWarps; ++w) total += shared.sums[w][0];
+  for (int w = 0; w < kSamplingWarps; ++w) total += shared.sums[w][0];
   double left = uniform * total;
   // Where the sum was rounded up, the last warp that has anything.
   int chosen = 0;
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < kSamplingWarps; ++w) {
     const double of_warp = shared.sums[w][0];
     if (of_warp <= 0) continue;
     chosen = w;
     if (left < of_warp) break;
-    if (w + 1 < kWarps) left -= of_warp;
+    if (w + 1 < kSamplingWarps) left -= of_warp;
   }
   if (warp == chosen) {
     double before = 0;
@@ -322,7 +323,7 @@ __device__ void WriteTop(Shared& shared, const Entries& all, int32_t count, doub
 __device__ int32_t RankOf(Shared& shared, const float* logits, int32_t vocab, int32_t token) {
   const float logit = logits[token];
   uint32_t before = 0;
-  for (int32_t i = threadIdx.x; i < vocab; i += kThreads) {
+  for (int32_t i = threadIdx.x; i < vocab; i += kSamplingThreads) {
     before += logits[i] > logit || (logits[i] == logit && i < token) ? 1 : 0;
   }
   before = __reduce_add_sync(~0u, before);
@@ -330,11 +331,11 @@ __device__ int32_t RankOf(Shared& shared, const float* logits, int32_t vocab, in
   if (threadIdx.x % 32 == 0) shared.counts[threadIdx.x / 32] = before;
   __syncthreads();
   uint32_t total = 0;
-  for (int w = 0; w < kWarps; ++w) total += shared.counts[w];
+  for (int w = 0; w < kSamplingWarps; ++w) total += shared.counts[w];
   return static_cast<int32_t>(total) + 1;
 }
 
-__global__ void __launch_bounds__(kThreads) SamplingKernel(const SamplingLaunch launch) {
+__global__ void __launch_bounds__(kSamplingThreads) SamplingKernel(const SamplingLaunch launch) {
   extern __shared__ __align__(16) std::byte shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const int64_t i = blockIdx.x;
@@ -394,7 +395,7 @@ absl::Status Sampling(CudaStream& stream, const SamplingArgs& args) {
   PartsKernel<<<dim3(static_cast<unsigned>(num_parts), rows), kPartThreads, 0, stream.get()>>>(
       launch);
   RETURN_IF_ERROR(LaunchStatus("launching the parts of sampling"));
-  SamplingKernel<<<rows, kThreads, sizeof(Shared), stream.get()>>>(launch);
+  SamplingKernel<<<rows, kSamplingThreads, sizeof(Shared), stream.get()>>>(launch);
   return LaunchStatus("launching sampling");
 }
 

@@ -8,17 +8,17 @@
 
 namespace retroinfer::cuda::sampling {
 
-inline constexpr int kThreads = 1024;
-inline constexpr int kWarps = kThreads / 32;
+inline constexpr int kSamplingThreads = 1024;
+inline constexpr int kSamplingWarps = kSamplingThreads / 32;
 inline constexpr int kMaxCandidates = 4096;
 inline constexpr int kDigits = 7;  // digits above zero of three bits
 
 // What the threads of a block exchange.
 struct Shared {
-  double sums[kWarps][kDigits];
+  double sums[kSamplingWarps][kDigits];
   double totals[kDigits];
-  uint32_t counts[kWarps];
-  float maxima[kThreads];
+  uint32_t counts[kSamplingWarps];
+  float maxima[kSamplingThreads];
   float candidate_logits[kMaxCandidates];  // in order of their ids
   int32_t candidate_tokens[kMaxCandidates];
   float top_logits[kMaxTopLogprobs];
@@ -43,7 +43,9 @@ struct Entries {
 
   __device__ int32_t Token(int32_t i) const { return tokens == nullptr ? i : tokens[i]; }
   // Each warp's share is contiguous, so that ids ascend from warp to warp.
-  __device__ int32_t ShareOfWarp() const { return (size + kThreads - 1) / kThreads * 32; }
+  __device__ int32_t ShareOfWarp() const {
+    return (size + kSamplingThreads - 1) / kSamplingThreads * 32;
+  }
 };
 
 // Calls visit(i, valid) for every entry of the warp's share, 32 lanes at a time, all lanes.
@@ -93,16 +95,16 @@ __device__ inline double BlockSum(Shared& shared, double value) {
 template <typename Visit>
 __device__ inline void ForPart(const float* logits, int32_t size, const Visit& visit) {
   constexpr int kBatch = 16;
-  for (int32_t begin = threadIdx.x; begin < size; begin += kBatch * kThreads) {
+  for (int32_t begin = threadIdx.x; begin < size; begin += kBatch * kSamplingThreads) {
     float values[kBatch];
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const int32_t i = begin + b * kThreads;
+      const int32_t i = begin + b * kSamplingThreads;
       values[b] = i < size ? logits[i] : 0.0f;
     }
 #pragma unroll
     for (int b = 0; b < kBatch; ++b) {
-      const int32_t i = begin + b * kThreads;
+      const int32_t i = begin + b * kSamplingThreads;
       if (i < size) visit(i, values[b]);
     }
   }

@@ -65,6 +65,10 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
   // The execution buffer of the clusters' pages.
   std::vector<PageRef> Refs(BlockCacheImage& cache, StepStamp step,
                             const std::vector<int32_t>& clusters, bool is_closed = false) {
+    return RefsOf(pool_view_, cache, step, clusters, is_closed);
+  }
+  std::vector<PageRef> RefsOf(const MetaPoolView& pool, BlockCacheImage& cache, StepStamp step,
+                              const std::vector<int32_t>& clusters, bool is_closed) {
     cache.BeginStep(step, is_closed);
     const DeviceBuffer retrieved = data_.Upload(clusters);
     const DeviceBuffer count =
@@ -74,7 +78,7 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
     const absl::Status status = backend_->ops->block_cache().PageLookup(
         *backend_->stream, {.cache = cache.view(),
                             .counters = cache.device_counters(),
-                            .pool = pool_view_,
+                            .pool = pool,
                             .layer = 0,
                             .indexes = indexes_.views(),
                             .batch = 1,
@@ -91,6 +95,7 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
     return got;
   }
 
+  std::vector<PageRef> PackedRefs(BlockCacheImage& cache, StepStamp step);
   void MissSamePages(const KvFormat& format);
   void LookUpMany(const KvFormat& format);
 
@@ -526,42 +531,22 @@ TEST_P(PageLookupTest, ChosenPagesOfManyClusters) {
 }
 
 // Pages of 8 tokens: clusters of 5, 8 and 1 that follow each other have one page, two, and one.
-TEST_P(PageLookupTest, PackedClustersBeginWithinPages) {
+// Looks up the second, the first and the third, and admits.
+std::vector<PageRef> PageLookupTest::PackedRefs(BlockCacheImage& cache, StepStamp step) {
   MetaPoolImage pool({1, 1, 128, kInt8PackedKv}, 1);
   pool.host().Entries(0, 0, 0)[1] = {80, 5};
   pool.host().Entries(0, 0, 0)[2] = {85, 8};
   pool.host().Entries(0, 0, 0)[3] = {93, 1};
-  const MetaPoolView pool_view = pool.Upload(data_);
+  std::vector<PageRef> got = RefsOf(pool.Upload(data_), cache, step, {2, 1, 3}, false);
+  Admit(cache);
+  return got;
+}
+
+TEST_P(PageLookupTest, PackedClustersBeginWithinPages) {
   BlockCacheImage cache(*backend_, 8, 4, 64, 64);
-  const DeviceBuffer retrieved = data_.Upload(std::vector<int32_t>{2, 1, 3});
-  const DeviceBuffer count = data_.Upload(std::vector<int32_t>{3});
-  const DeviceBuffer refs = data_.Allocate(kMaxPages * sizeof(PageRef));
-  const DeviceBuffer num_pages = data_.Upload(std::vector<int32_t>{-1});
-  PageLookupArgs args{.counters = cache.device_counters(),
-                      .pool = pool_view,
-                      .layer = 0,
-                      .indexes = indexes_.views(),
-                      .batch = 1,
-                      .num_kv_heads = 1,
-                      .retrieved = retrieved.as<const int32_t>(),
-                      .num_retrieved = count.as<const int32_t>(),
-                      .max_retrieved = 3,
-                      .max_pages = kMaxPages,
-                      .pages = refs.as<PageRef>(),
-                      .num_pages = num_pages.as<int32_t>()};
-  std::vector<PageRef> got;
-  for (StepStamp step = 1; step < 3; ++step) {
-    cache.BeginStep(step);
-    args.cache = cache.view();
-    ASSERT_TRUE(backend_->ops->block_cache().PageLookup(*backend_->stream, args).ok());
-    got = data_.Download<PageRef>(refs);
-    ASSERT_TRUE(backend_->ops->block_cache()
-                    .AdmitPages(*backend_->stream,
-                                {.cache = cache.view(), .counters = cache.device_counters()})
-                    .ok());
-    ASSERT_TRUE(backend_->stream->Synchronize().ok());
-  }
-  ASSERT_EQ(data_.Download<int32_t>(num_pages)[0], 4);
+  PackedRefs(cache, 1);
+  const std::vector<PageRef> got = PackedRefs(cache, 2);
+  ASSERT_EQ(got.size(), 4u);
   const std::byte* const slots = cache.view().slots.device_data();
   const auto expect = [&](const PageRef& ref, PageId page, size_t skipped, int32_t tokens) {
     EXPECT_EQ(ref.page, slots + cache.page_slot()[page] * kPageBytes + skipped * 128);
@@ -573,6 +558,23 @@ TEST_P(PageLookupTest, PackedClustersBeginWithinPages) {
   expect(got[3], 11, 5, 1);
   EXPECT_EQ(cache.counters().admissions, 2u) << "two pages, each of two clusters";
   EXPECT_EQ(cache.counters().hits, 6u);
+}
+
+// What is copied goes to slots alone: nothing of the arena changes where an absent page has tokens
+// before those that are looked for.
+TEST_P(PageLookupTest, AbsentPagesOfPackedClustersAreNotCopied) {
+  BlockCacheImage cache(*backend_, 8, 4, 64, 64);
+  cache.MarkAbsent({10}, 1, 4);
+  const std::vector<PageRef> got = PackedRefs(cache, 1);
+  std::vector<int32_t> tokens;
+  for (const PageRef& ref : got) tokens.push_back(ref.num_tokens);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{0, 5, 0, 1}));
+  EXPECT_EQ(cache.asked(), (std::vector<PageId>{10, kNoPage, kNoPage, kNoPage}));
+  EXPECT_EQ(cache.counters().admissions, 1u);
+  const auto arena = data_.Download<std::byte>(cache.view().arena);
+  for (PageId page = 0; page < 64; ++page) {
+    EXPECT_TRUE(HasPattern(page, 0, arena.data() + size_t{page} * kPageBytes)) << "page " << page;
+  }
 }
 
 TEST_P(PageLookupTest, NothingRetrieved) {

@@ -87,6 +87,10 @@ TEST(NormOfSumArgsTest, AreChecked) {
   expect_refused(sum, {norm, norm, norm}, "3 norms");
   expect_refused({.in = wide.view, .out = b.view}, {norm}, "in must be [2, 8]");
   expect_refused({.in = b.view, .out = a.view}, {norm}, "another matrix");
+  // The sum in another element type than the norms read at the same place.
+  MatrixView short_in = a.view, short_out = b.view;
+  short_in.dtype = short_out.dtype = DType::kBf16;
+  expect_refused({.in = short_in, .out = short_out}, {norm}, "sum must be f32");
   expect_refused(sum, {norm, norm}, "another matrix");
   RmsNormArgs of_heads = norm;
   of_heads.weight = of_head.view;

@@ -327,7 +327,7 @@ TEST_P(ClusterSelectTest, ChoosesTheFirstOfEqualClusters) {
   for (const size_t clusters : {64, 1024, 4096, 4160, 7680, 8192, 8256, 16'384, 16'448, 40'000}) {
     for (const uint32_t levels : {1u, 7u, 600u, 5000u}) {
       const size_t widest = clusters > 8192 ? 4 : 16;
-      const size_t group = std::array<size_t, 4>{1, 2, 4, widest}[random() % 4];
+      const size_t group = std::array<size_t, 8>{1, 2, 3, 4, 5, 7, 8, widest}[random() % 8];
       SCOPED_TRACE(testing::Message()
                    << clusters << " clusters, " << levels << " levels, group " << group);
       const auto count = static_cast<int32_t>(clusters);
