@@ -1,4 +1,4 @@
-"""Documents that were read once, kept in files, and read again without their prompt's hours.
+"""Documents that were read once, kept in files, and read again without their prompt's minutes.
 
     python3 -m tools.lab.kept_documents --model FOLDER --texts FOLDER --keep FOLDER --cells 31744,2
 
@@ -20,9 +20,9 @@ from . import block_sparse
 from .block_choice import Choice
 from .block_sparse import Counts
 from .document import Document
+from .prefill_programs import Models, arguments_of_models, cells_of
 from .real_text import RealText
 from .sources import prompt_tokens
-from .sparse_prefill import Models, arguments_of_models, cells_of
 
 BEHIND = 512  # tokens of text that are kept behind a document
 
