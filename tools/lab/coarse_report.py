@@ -13,7 +13,8 @@ def write(lines: list[dict], page: pathlib.Path) -> None:
     """Replaces the tables of a page."""
     replace_block(page, "errors", errors(lines))
     replace_block(page, "lengths", lengths(lines))
-    replace_block(page, "words", words(lines))
+    if found := words(lines):
+        replace_block(page, "words", found)
     replace_block(page, "costs", costs())
 
 
@@ -100,7 +101,7 @@ def lengths(lines: list[dict]) -> str:
 
 
 def words(lines: list[dict]) -> str:
-    """Returns what forms do to the text behind a document."""
+    """Returns what forms do to the text behind a document; nothing where none was followed."""
     found: dict[str, dict] = collections.defaultdict(dict)
     for line in lines:
         if line["key"][0] == "coarse words":
