@@ -5,12 +5,17 @@
 //   same;
 // * the same of a question of 64 tokens behind such a text that attends by the index
 //   (docs/use/indexed-prefill.md): in the arena, and from the disk, where its first token waits for
-//   the index and for what its steps ask for; and how many bytes these are;
+//   the index and for what its steps ask for; how many bytes these are, and what the store had to
+//   do for them. The text is random, or RETROINFER_BENCH_TEXT's, a file, and the questions follow
+//   in it;
 // * the decode of a stream beside a prefill of which every segment is written to the disk, against
 //   the same without a disk, in turns.
 //
 // RETROINFER_BENCH_PART: "first-token", "indexed" or "decode" alone. RETROINFER_BENCH_ROUNDS:
-// default 5. Prints JSON with medians and ratios; exits with 1 if a token is wrong.
+// default 5. RETROINFER_BENCH_MODEL, RETROINFER_BENCH_MEMORY, RETROINFER_BENCH_TOKENS: another
+// model, memory of the worker, and length of the text (and RETROINFER_BENCH_ARENA).
+// RETROINFER_BENCH_STORE: another store; the one with a disk that tests can spoil reads segments as
+// a whole if told so. Prints JSON with medians and ratios; exits with 1 if a token is wrong.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -18,6 +23,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -108,6 +115,19 @@ class Pair {
     Ask(RandomTokens(200, 1), "");  // the first steps of a process are slow
   }
 
+  // The first `num_tokens` tokens of a file.
+  std::vector<int32_t> TokensOf(const std::string& path, size_t num_tokens) {
+    std::ifstream file(path);
+    v1::TokenizeRequest request;
+    request.set_text({std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
+    v1::TokenizeResponse response;
+    grpc::ClientContext context;
+    RI_CHECK(processes_.worker_stub().Tokenize(&context, request, &response).ok());
+    RI_CHECK(static_cast<size_t>(response.token_ids_size()) >= num_tokens);
+    return {response.token_ids().begin(),
+            response.token_ids().begin() + static_cast<std::ptrdiff_t>(num_tokens)};
+  }
+
   struct Decode {
     double seconds_per_token = 0;
     double store_cpu_seconds = 0;  // until everything was written
@@ -142,7 +162,7 @@ class Pair {
  private:
   static ServiceOptions Options() {
     ServiceOptions options;
-    options.arena_bytes = "1GiB";
+    options.arena_bytes = EnvText("RETROINFER_BENCH_ARENA", "1GiB");
     options.memory = EnvText("RETROINFER_BENCH_MEMORY", "1GiB");
     options.model_folder = EnvText("RETROINFER_BENCH_MODEL", options.model_folder);
     const std::string store = EnvText("RETROINFER_BENCH_STORE", "");
@@ -200,13 +220,18 @@ int MeasureFirstToken(nlohmann::json* report) {
 int MeasureIndexed(nlohmann::json* report) {
   constexpr int32_t kTail = 64;
   Pair pair(/*durable=*/true);
-  const std::vector<int32_t> text = RandomTokens(kPrompt / 64 * 64 + 4, 2);
+  const size_t num_tokens = kPrompt / 64 * 64 + 4;
+  const std::string path = EnvText("RETROINFER_BENCH_TEXT", "");
+  const std::vector<int32_t> all =
+      path.empty() ? RandomTokens(num_tokens + static_cast<size_t>(kTail * kRounds), 2)
+                   : pair.TokensOf(path, num_tokens + static_cast<size_t>(kTail * kRounds));
+  const auto end_of_text = all.begin() + static_cast<std::ptrdiff_t>(num_tokens);
+  const std::vector<int32_t> text(all.begin(), end_of_text);
   std::vector<double> arena, disk;
   for (int round = 0; round < kRounds; ++round) {
     const std::string salt = absl::StrCat("tenant ", round);
     std::vector<int32_t> question = text;
-    const std::vector<int32_t> end = RandomTokens(kTail, 100 + static_cast<uint64_t>(round));
-    question.insert(question.end(), end.begin(), end.end());
+    question.insert(question.end(), end_of_text + round * kTail, end_of_text + (round + 1) * kTail);
     pair.Ask(text, salt);
     pair.WaitUntilWritten();
     const auto found = pair.Ask(question, salt, kTail);
@@ -219,9 +244,10 @@ int MeasureIndexed(nlohmann::json* report) {
     RI_CHECK(found.cached > 0 && restored.cached == found.cached);
     arena.push_back(found.ttft_seconds);
     disk.push_back(restored.ttft_seconds);
-    for (const char* const what : {"index", "asked", "behind"}) {
-      const auto bytes = pair.Metric(absl::StrCat("retroinfer_durable_", what, "_bytes_total"));
-      if (bytes.has_value()) (*report)[absl::StrCat("indexed_", what, "_bytes")] = *bytes;
+    for (const char* const what : {"index_bytes", "asked_bytes", "behind_bytes", "part_requests",
+                                   "part_request_seconds", "restore_seconds"}) {
+      const auto value = pair.Metric(absl::StrCat("retroinfer_durable_", what, "_total"));
+      if (value.has_value()) (*report)[absl::StrCat("indexed_", what)].push_back(*value);
     }
   }
   (*report)["indexed_arena_ttft_seconds"] = arena;

@@ -1,9 +1,13 @@
 // Durable segments: bandwidth of Put() against writing and syncing a plain file, and of Read()
 // against reading a plain file of the same bytes with as many threads; with the page cache dropped
 // before each run ("cold") and with everything in it ("warm"), buffered and with direct reads. And
-// of ImageParts::Read(): what a question by the index wants of an image, its first sixteenth and an
-// eighth of the rest in runs of 12 KiB at random ("parts").
+// of PartialImage::Fetch(): what a question by the index wants of an image, its first sixteenth and
+// pages of the rest ("parts"), beside the image as a whole: an eighth in runs of 12 KiB at random,
+// or what a recorded question wanted.
 //
+// RETROINFER_BENCH_RUNS: file with a run of pages of 2 KiB in each line, the first one's number and
+// how many, in order (`python3 -m tools.lab.touched --runs`); each image takes the next of them.
+// RETROINFER_BENCH_PART: "parts" alone.
 // RETROINFER_BENCH_FOLDER: where (default: the folder for temporary files).
 // RETROINFER_BENCH_SEGMENTS, RETROINFER_BENCH_IMAGE_MIB: how many images of which size (default: 8
 // of 64 MiB; a segment of 8192 tokens of an 8B model in bf16 has about 1190). Checks the bytes
@@ -17,17 +21,22 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "bench/support/measure.h"
+#include "common/kv/kv_geometry.h"
 #include "common/log/check.h"
 #include "common/shm/unique_fd.h"
+#include "kv_store_service/arena/extent_allocator.h"
 #include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
+#include "kv_store_service/tier/partial_image.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -100,6 +109,11 @@ class StorageBench {
  public:
   StorageBench(const Workload& workload, fs::path folder)
       : workload_(workload), folder_(std::move(folder)), image_(workload.image_bytes) {
+    if (const char* const path = std::getenv("RETROINFER_BENCH_RUNS")) {
+      std::ifstream file(path);
+      for (PageRun run; file >> run.first >> run.count;) recorded_.push_back(run);
+      RI_CHECK(!recorded_.empty());
+    }
     std::mt19937_64 random(1);
     for (size_t i = 0; i + 8 <= image_.size(); i += 8) {
       const uint64_t word = random();
@@ -120,13 +134,18 @@ class StorageBench {
                              {"image_bytes", workload_.image_bytes},
                              {"read_threads", kReadThreads}};
     report["write"] = Write();
+    const char* const part = std::getenv("RETROINFER_BENCH_PART");
+    const bool parts_alone = part != nullptr && std::string_view(part) == "parts";
     for (const bool direct : {false, true}) {
       auto storage = Open(direct);
       for (const bool cold : {true, false}) {
+        if (parts_alone) continue;
         report[std::string(direct ? "restore_direct_" : "restore_buffered_") +
                (cold ? "cold" : "warm")] = Restore(*storage, cold);
       }
-      report[direct ? "parts_direct_cold" : "parts_buffered_cold"] = ReadParts(*storage);
+      if (direct || !parts_alone) {
+        report[direct ? "parts_direct_cold" : "parts_buffered_cold"] = ReadParts(*storage);
+      }
     }
     return report;
   }
@@ -182,34 +201,88 @@ class StorageBench {
     return Compare(restore.timing(), plain.timing());
   }
 
+  // Pages of image `i`, behind its index, that a question wants.
+  std::vector<PageRun> WantedPages(size_t i, uint32_t num_pages) {
+    std::vector<PageRun> wanted;
+    if (recorded_.empty()) {
+      constexpr uint32_t kRunPages = 6, kOneRunIn = 8 * kRunPages;
+      std::mt19937_64 random(2 + i);
+      for (uint32_t at = 0; at + kOneRunIn <= num_pages; at += kOneRunIn) {
+        const auto within = static_cast<uint32_t>(random() % (kOneRunIn - kRunPages));
+        wanted.push_back({at + within / 2 * 2, kRunPages});
+      }
+      return wanted;
+    }
+    const uint64_t begin = uint64_t{i} * num_pages;
+    for (const PageRun& run : recorded_) {
+      if (run.first < begin || run.first + run.count > begin + num_pages) continue;
+      wanted.push_back({static_cast<uint32_t>(run.first - begin), run.count});
+    }
+    RI_CHECK(!wanted.empty());
+    return wanted;
+  }
+  // Runs of parts that hold these pages, as a worker asks for them.
+  static std::vector<PartRun> PartsOfPages(std::span<const PageRun> pages, uint32_t index_bytes,
+                                           uint32_t part_bytes) {
+    std::vector<PartRun> runs;
+    for (const PageRun& run : pages) {
+      const uint64_t begin = index_bytes + uint64_t{run.first} * kPageBytes;
+      const uint64_t end = begin + uint64_t{run.count} * kPageBytes;
+      const auto first = static_cast<uint32_t>(begin / part_bytes);
+      const auto past = static_cast<uint32_t>((end + part_bytes - 1) / part_bytes);
+      const uint32_t last = runs.empty() ? 0 : runs.back().first + runs.back().count;
+      if (!runs.empty() && first <= last) {
+        runs.back().count = std::max(past, last) - runs.back().first;
+      } else {
+        runs.push_back({first, past - first});
+      }
+    }
+    return runs;
+  }
+
   nlohmann::json ReadParts(SegmentStorage& storage) {
-    constexpr uint32_t kRunParts = 3, kOneRunIn = 8 * kRunParts;
     std::vector<std::byte> target(image_.size());
-    bench::Samples index, pages, open;
-    std::mt19937_64 random(2);
-    uint64_t index_bytes = 0, page_bytes = 0;
-    for (size_t i = 0; i < segments_.size(); ++i) {
+    bench::Samples index, pages, open, whole;
+    const auto index_bytes = static_cast<uint32_t>(image_.size() / 16 / kPageBytes * kPageBytes);
+    uint64_t num_runs = 0, page_bytes = 0, read_bytes = 0;
+    const size_t num_images = segments_.size() * static_cast<size_t>(workload_.rounds);
+    for (size_t round = 0; round < num_images; ++round) {
+      const size_t i = round % segments_.size();
+      const SegmentName& name = segments_[i].record.name;
+      DropFromPageCache(folder_);
+      whole.Time([&] { RI_CHECK(storage.Read(name, target).ok()); });
+      std::ranges::fill(target, std::byte{0});
       DropFromPageCache(folder_);
       std::unique_ptr<ImageParts> parts;
-      open.Time([&] { parts = *storage.OpenParts(segments_[i].record.name); });
+      open.Time([&] { parts = *storage.OpenParts(name); });
       RI_CHECK(parts != nullptr);
-      const uint32_t first = parts->num_parts() / 16;
-      std::vector<PartRun> runs;
-      for (uint32_t at = first; at + kRunParts <= parts->num_parts(); at += kOneRunIn) {
-        const auto within = static_cast<uint32_t>(random() % (kOneRunIn - kRunParts));
-        if (at + within + kRunParts <= parts->num_parts()) runs.push_back({at + within, kRunParts});
+      const uint32_t part_bytes = parts->part_bytes();
+      PartialImage image(std::move(parts), target);
+      const std::vector<PageRun> wanted =
+          WantedPages(i, static_cast<uint32_t>((image_.size() - index_bytes) / kPageBytes));
+      const std::vector<PartRun> head = {{0, (index_bytes + part_bytes - 1) / part_bytes}};
+      const std::vector<PartRun> runs = PartsOfPages(wanted, index_bytes, part_bytes);
+      uint64_t of_index = 0;
+      index.Time([&] { RI_CHECK(image.Fetch(head, &of_index).ok()); });
+      pages.Time([&] { RI_CHECK(image.Fetch(runs, &read_bytes).ok()); });
+      const auto right = Image(i);
+      for (const PageRun& run : wanted) {
+        const size_t begin = index_bytes + size_t{run.first} * kPageBytes;
+        page_bytes += size_t{run.count} * kPageBytes;
+        RI_CHECK(std::memcmp(&target[begin], &right[begin], size_t{run.count} * kPageBytes) == 0);
       }
-      const std::vector<PartRun> head = {{0, first}};
-      index.Time([&] { RI_CHECK(parts->Read(head, target).ok()); });
-      pages.Time([&] { RI_CHECK(parts->Read(runs, target).ok()); });
-      index_bytes = uint64_t{first} * parts->part_bytes();
-      page_bytes = uint64_t{kRunParts} * runs.size() * parts->part_bytes();
+      num_runs += wanted.size();
     }
+    const double first = open.timing().median + index.timing().median + pages.timing().median;
     return {{"open", bench::ToJson(open.timing())},
             {"index_bytes", index_bytes},
             {"index", bench::ToJson(index.timing())},
-            {"page_bytes", page_bytes},
-            {"pages", bench::ToJson(pages.timing())}};
+            {"runs", num_runs / num_images},
+            {"page_bytes", page_bytes / num_images},
+            {"page_bytes_read", read_bytes / num_images},
+            {"pages", bench::ToJson(pages.timing())},
+            {"whole", bench::ToJson(whole.timing())},
+            {"first_over_whole", first / whole.timing().median}};
   }
 
   nlohmann::json Compare(const bench::Timing& ours, const bench::Timing& plain) const {
@@ -223,6 +296,7 @@ class StorageBench {
 
   const Workload workload_;
   const fs::path folder_;
+  std::vector<PageRun> recorded_;
   std::vector<std::byte> image_;
   std::vector<Segment> segments_;
 };

@@ -217,8 +217,9 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
   JointProgress both(progress);
   std::future<absl::StatusOr<Fingerprint>> fingerprint;
   if (hash_apart) {
-    // Beside the load: what both read comes from the disk once.
-    fingerprint = std::async(std::launch::async, [&] {
+    // Beside the load: what both read comes from the disk once. Behind it, where the system has no
+    // thread to give.
+    fingerprint = std::async(std::launch::async | std::launch::deferred, [&] {
       return ModelFingerprint(
           config_, *checkpoint_,
           {.num_threads = device.info().num_processors,

@@ -50,6 +50,7 @@ void PartialSegments::Claim(uint64_t sequence_id, std::span<const Extent> extent
       if (known != segments_.end() && extent.cached) ClearAll(known->second);
       continue;
     }
+    if (!holders_[sequence_id].segments.emplace(extent.id, extent.first_page).second) continue;
     Segment& segment = segments_[extent.first_page];
     if (segment.users++ == 0) {
       segment.extent = extent;
@@ -58,14 +59,13 @@ void PartialSegments::Claim(uint64_t sequence_id, std::span<const Extent> extent
         absent_.Mark(extent.first_page + index_pages, extent.num_pages - index_pages);
       }
     }
-    holders_[sequence_id].segments.push_back(extent.first_page);
   }
 }
 
 void PartialSegments::LetGo(uint64_t sequence_id) {
   const auto found = holders_.find(sequence_id);
   if (found == holders_.end()) return;
-  for (const PageId first_page : found->second.segments) {
+  for (const auto& [extent_id, first_page] : found->second.segments) {
     const auto segment = segments_.find(first_page);
     if (--segment->second.users > 0) continue;
     ClearAll(segment->second);
@@ -123,17 +123,55 @@ std::vector<PartsOfExtent> PartialSegments::PartsOf(std::vector<PageId> pages) {
 absl::Status PartialSegments::AskFor(std::vector<uint64_t> lacking) {
   ASSIGN_OR_RETURN(const std::span<const PageId> asked, absent_.TakeAsked(stream_));
   if (lacking.empty() || asked.empty()) return absl::OkStatus();
-  // A sequence that was given the same pages without being told that they are absent waits, too.
-  for (const uint64_t id : lacking) ++holders_[id].num_requests;
-  std::vector<PartsOfExtent> wanted = PartsOf({asked.begin(), asked.end()});
-  Request request;
-  request.sequences = std::move(lacking);
-  request.wanted = wanted;
-  fetch_(std::move(wanted), [mailbox = mailbox_, request = std::move(request)](Answer answer) {
-    absl::MutexLock lock(&mailbox->mutex);
-    mailbox->answered.push_back({request.sequences, request.wanted, std::move(answer)});
-  });
+  for (Request& request : Split(lacking, PartsOf({asked.begin(), asked.end()}))) {
+    // A sequence that was given the same pages without being told that they are absent waits, too.
+    for (const uint64_t id : request.sequences) ++holders_[id].num_requests;
+    std::vector<PartsOfExtent> wanted = request.wanted;
+    fetch_(std::move(wanted), [mailbox = mailbox_, request = std::move(request)](Answer answer) {
+      absl::MutexLock lock(&mailbox->mutex);
+      mailbox->answered.push_back({request.sequences, request.wanted, std::move(answer)});
+    });
+  }
   return absl::OkStatus();
+}
+
+bool PartialSegments::Holds(uint64_t sequence_id, uint64_t extent_id) const {
+  const auto holder = holders_.find(sequence_id);
+  return holder != holders_.end() && holder->second.segments.contains(extent_id);
+}
+
+std::vector<PartialSegments::Request> PartialSegments::Split(
+    std::span<const uint64_t> lacking, std::vector<PartsOfExtent> wanted) const {
+  const auto holds_any = [this](uint64_t id, std::span<const PartsOfExtent> of) {
+    return std::ranges::any_of(
+        of, [&](const PartsOfExtent& parts) { return Holds(id, parts.extent_id); });
+  };
+  // What these lack is others', so nobody knows whose: they wait for all.
+  std::vector<uint64_t> strangers;
+  for (const uint64_t id : lacking) {
+    if (!holds_any(id, wanted)) strangers.push_back(id);
+  }
+  std::vector<Request> requests;
+  for (const uint64_t id : lacking) {
+    // Sequences of one text share its first segment at least, and so the call.
+    const auto end = std::ranges::stable_partition(
+        wanted, [&](const PartsOfExtent& parts) { return Holds(id, parts.extent_id); });
+    if (end.begin() == wanted.begin()) continue;
+    Request& request = requests.emplace_back();
+    request.sequences = strangers;
+    request.wanted.assign(std::make_move_iterator(wanted.begin()),
+                          std::make_move_iterator(end.begin()));
+    wanted.erase(wanted.begin(), end.begin());
+    for (const uint64_t other : lacking) {
+      if (holds_any(other, request.wanted)) request.sequences.push_back(other);
+    }
+  }
+  if (!wanted.empty() && !strangers.empty()) {
+    Request& request = requests.emplace_back();
+    request.sequences = std::move(strangers);
+    request.wanted = std::move(wanted);
+  }
+  return requests;
 }
 
 void PartialSegments::TakeAnswers() {

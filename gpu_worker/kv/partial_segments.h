@@ -60,8 +60,8 @@ class PartialSegments {
     uint32_t there_until = 0;  // parts
   };
   struct Holder {
-    std::vector<PageId> segments;
-    uint32_t num_requests = 0;  // under way
+    absl::flat_hash_map<uint64_t, PageId> segments;  // their first pages, by extent
+    uint32_t num_requests = 0;                       // under way
     absl::Status lost;
   };
   struct Request {
@@ -75,6 +75,11 @@ class PartialSegments {
     std::vector<Request> answered ABSL_GUARDED_BY(mutex);
   };
 
+  // Splits what is wanted into calls: what a sequence lacks is in one call, that of another text in
+  // another, because all who are in a call share its fate.
+  std::vector<Request> Split(std::span<const uint64_t> lacking,
+                             std::vector<PartsOfExtent> wanted) const;
+  bool Holds(uint64_t sequence_id, uint64_t extent_id) const;
   const Segment* Holding(PageId page) const;
   // What holds these pages, in order.
   std::vector<PartsOfExtent> PartsOf(std::vector<PageId> pages);

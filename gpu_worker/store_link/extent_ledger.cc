@@ -20,6 +20,7 @@ void ExtentLedger::Reserve(const ReserveRequest& request, const std::vector<Exte
       entry.token_begin = token_begin;
       entry.identity = IdentityOf(request, i, extents[i]);
       NoteKnown(extents[i], entry.identity);
+      NoteWhole(entry);
     } else {
       known_.erase(extents[i].id);
     }
@@ -27,6 +28,10 @@ void ExtentLedger::Reserve(const ReserveRequest& request, const std::vector<Exte
     token_begin += extents[i].num_tokens;
   }
   if (entries.empty()) return;
+  ForgetPartial(request.sequence_id);
+  for (const LedgerExtent& entry : entries) {
+    if (entry.extent.part_bytes != 0) partial_.emplace(entry.extent.id, request.sequence_id);
+  }
   sequences_[request.sequence_id] = std::move(entries);
   places_[request.sequence_id] = std::move(places);
 }
@@ -60,6 +65,23 @@ void ExtentLedger::NoteKnown(const Extent& extent,
   known_max_ = std::max<size_t>(1024, 2 * known_.size());
 }
 
+void ExtentLedger::NoteWhole(const LedgerExtent& whole) {
+  const auto first = partial_.lower_bound({whole.extent.id, 0});
+  auto end = first;
+  for (; end != partial_.end() && end->first == whole.extent.id; ++end) {
+    sequences_.at(end->second)[*PlaceOf(end->second, whole.extent.id)] = whole;
+  }
+  partial_.erase(first, end);
+}
+
+void ExtentLedger::ForgetPartial(uint64_t sequence_id) {
+  const auto sequence = sequences_.find(sequence_id);
+  if (sequence == sequences_.end()) return;
+  for (const LedgerExtent& entry : sequence->second) {
+    if (entry.extent.part_bytes != 0) partial_.erase({entry.extent.id, sequence_id});
+  }
+}
+
 std::optional<size_t> ExtentLedger::PlaceOf(uint64_t sequence_id, uint64_t extent_id) const {
   const auto places = places_.find(sequence_id);
   if (places == places_.end()) return std::nullopt;
@@ -83,6 +105,7 @@ void ExtentLedger::Commit(uint64_t sequence_id, uint64_t extent_id, uint64_t tok
 void ExtentLedger::Release(uint64_t sequence_id) {
   const auto sequence = sequences_.find(sequence_id);
   if (sequence == sequences_.end()) return;
+  ForgetPartial(sequence_id);
   std::vector<LedgerExtent>& entries = sequence->second;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     if (entry->identity == nullptr || !retains_) continue;

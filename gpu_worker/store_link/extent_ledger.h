@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -72,15 +74,20 @@ class ExtentLedger {
   std::shared_ptr<const SegmentIdentity> IdentityOf(const ReserveRequest& request, size_t index,
                                                     const Extent& extent) const;
   void NoteKnown(const Extent& extent, const std::shared_ptr<const SegmentIdentity>& identity);
+  // The store shares as a whole what some sequences were given when only its index was there: their
+  // entries say the same, because an extent that is told twice must be told alike.
+  void NoteWhole(const LedgerExtent& whole);
+  void ForgetPartial(uint64_t sequence_id);
   // Of an extent among those of its sequence.
   std::optional<size_t> PlaceOf(uint64_t sequence_id, uint64_t extent_id) const;
 
   std::map<uint64_t, std::vector<LedgerExtent>> sequences_;
   // By sequence: the place of each extent in that vector.
   absl::flat_hash_map<uint64_t, absl::flat_hash_map<uint64_t, size_t>> places_;
-  absl::flat_hash_map<uint64_t, Known> known_;  // by extent id; some are expired
-  size_t known_max_ = 1024;                     // expired ones are dropped when there are more
-  std::map<PageId, Retained> retained_;         // by first page; no two overlap
+  std::set<std::pair<uint64_t, uint64_t>> partial_;  // extents, and the sequences that have them so
+  absl::flat_hash_map<uint64_t, Known> known_;       // by extent id; some are expired
+  size_t known_max_ = 1024;                          // expired ones are dropped when there are more
+  std::map<PageId, Retained> retained_;              // by first page; no two overlap
   uint64_t last_release_ = 0;
   bool retains_ = true;
 };

@@ -199,6 +199,13 @@ absl::Status ArenaSegments::CheckToCommit(uint64_t sequence_id,
                                                       " already holds the segment of token ",
                                                       *extent->token_begin));
   }
+  // Whoever shares it would make pages found that have not come.
+  if (extent->part_bytes != 0 && sequence_id < kOwnSequences) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("extent ", segment.extent_id,
+                     " holds a segment that the store reads from the disk; it is the store's to "
+                     "commit"));
+  }
   const ExtentRecord* other =
       directory_.FindOverlap(sequence_id, segment.token_begin, segment.token_count);
   if (other == nullptr) return absl::OkStatus();

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -22,20 +21,9 @@ namespace {
 
 // Of a direct read: places and sizes are multiples of it.
 constexpr uint64_t kSectorBytes = 4096;
-// Reads at a time. Most of them wait for the disk, which serves many small ones side by side.
-constexpr uint32_t kReadThreads = 16;
 
 uint64_t RoundDown(uint64_t value) { return value / kSectorBytes * kSectorBytes; }
 uint64_t RoundUp(uint64_t value) { return RoundDown(value + kSectorBytes - 1); }
-
-struct Freed {
-  void operator()(std::byte* memory) const { std::free(memory); }
-};
-using SectorBuffer = std::unique_ptr<std::byte, Freed>;
-
-SectorBuffer AllocateSectors(size_t bytes) {
-  return SectorBuffer(static_cast<std::byte*>(std::aligned_alloc(kSectorBytes, bytes)));
-}
 
 // Reads up to `bytes`, fewer at the end of the file. Returns how many; negative after an error.
 ssize_t ReadAt(int file, std::byte* to, size_t bytes, uint64_t offset) {
@@ -92,20 +80,27 @@ bool PlacedParts::OpenFiles() {
   return true;
 }
 
-absl::Status PlacedParts::Read(std::span<const PartRun> runs, std::span<std::byte> image) {
+std::vector<PartRun> PlacedParts::Cut(std::span<const PartRun> runs) const {
   const uint32_t per_chunk = row_.chunk_bytes / parts_.part_bytes;
-  std::vector<PartRun> pieces;  // each in one chunk
+  const uint32_t per_piece = std::max(1u, kPieceBytes / parts_.part_bytes);
+  std::vector<PartRun> pieces;
   for (const PartRun& run : runs) {
     for (uint32_t at = run.first; at < run.first + run.count;) {
-      const uint32_t end = std::min(run.first + run.count, (at / per_chunk + 1) * per_chunk);
+      const uint32_t end =
+          std::min({run.first + run.count, (at / per_chunk + 1) * per_chunk, at + per_piece});
       pieces.push_back({at, end - at});
       at = end;
     }
   }
-  std::vector<uint32_t> items(pieces.size());
-  for (uint32_t i = 0; i < items.size(); ++i) items[i] = i;
-  const absl::Status status = ForEachInParallel(
-      items, kReadThreads, [&](uint32_t item) { return ReadRun(pieces[item], image); });
+  return pieces;
+}
+
+absl::Status PlacedParts::Read(std::span<const PartRun> runs, std::span<std::byte> image) {
+  const std::vector<PartRun> pieces = Cut(runs);
+  const absl::Status status = database_.reads->Run(
+      static_cast<uint32_t>(pieces.size()), [&](uint32_t index, std::span<std::byte> buffer) {
+        return ReadPiece(pieces[index], buffer, image);
+      });
   return status.ok() ? status : after_error_(status);
 }
 
@@ -121,12 +116,13 @@ bool PlacedParts::IsRight(uint32_t part, std::span<const std::byte> image) const
   return common::Crc32c(image.subspan(begin, bytes)) == parts_.part_crcs[part];
 }
 
-absl::Status PlacedParts::ReadRun(const PartRun& run, std::span<std::byte> image) {
+absl::Status PlacedParts::ReadPiece(const PartRun& run, std::span<std::byte> buffer,
+                                    std::span<std::byte> image) {
   const uint64_t begin = uint64_t{run.first} * parts_.part_bytes;
   const auto chunk = static_cast<uint32_t>(begin / row_.chunk_bytes);
   const uint64_t chunk_begin = uint64_t{chunk} * row_.chunk_bytes;
   const std::span<std::byte> bytes = Bytes(run, image);
-  bool is_right = ReadBytes(places_[chunk], begin - chunk_begin, bytes);
+  bool is_right = ReadBytes(places_[chunk], begin - chunk_begin, buffer, bytes);
   for (uint32_t i = 0; is_right && i < run.count; ++i) is_right = IsRight(run.first + i, image);
   if (is_right) return absl::OkStatus();
   std::vector<std::byte> whole(std::min<uint64_t>(row_.chunk_bytes, image.size() - chunk_begin));
@@ -140,17 +136,16 @@ absl::Status PlacedParts::ReadRun(const PartRun& run, std::span<std::byte> image
   return absl::OkStatus();
 }
 
-bool PlacedParts::ReadBytes(const ChunkPlace& place, uint64_t begin,
+bool PlacedParts::ReadBytes(const ChunkPlace& place, uint64_t begin, std::span<std::byte> buffer,
                             std::span<std::byte> to) const {
   if (begin + to.size() > place.num_bytes) return false;
   const uint64_t first = place.offset + begin;
   const uint64_t from = RoundDown(first);
   const uint64_t bytes = RoundUp(first + to.size()) - from;
-  const SectorBuffer buffer = AllocateSectors(bytes);
-  if (buffer == nullptr) return false;
-  const ssize_t count = ReadAt(files_.at(place.file_number).get(), buffer.get(), bytes, from);
+  if (bytes > buffer.size()) return false;
+  const ssize_t count = ReadAt(files_.at(place.file_number).get(), buffer.data(), bytes, from);
   if (count < 0 || static_cast<uint64_t>(count) < first - from + to.size()) return false;
-  std::memcpy(to.data(), buffer.get() + (first - from), to.size());
+  std::memcpy(to.data(), buffer.data() + (first - from), to.size());
   return true;
 }
 

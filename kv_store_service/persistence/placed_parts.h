@@ -16,13 +16,21 @@
 #include "kv_store_service/persistence/chunk_places.h"
 #include "kv_store_service/persistence/image_parts.h"
 #include "kv_store_service/persistence/payload_table.h"
+#include "kv_store_service/persistence/read_pool.h"
 #include "kv_store_service/persistence/segment_codec.h"
 #include "kv_store_service/persistence/segment_tables.h"
 
 namespace retroinfer::kvstore {
 
-// Bytes of a part: what a disk reads at least.
-inline constexpr uint32_t kPartBytes = 4096;
+// Bytes of a part: a page of KV in bf16, so that nothing has to be read with one for its checksum.
+// Images of earlier versions have parts of 4096.
+inline constexpr uint32_t kPartBytes = 2048;
+
+// Reads of parts at a time, of all images: a disk serves many small ones side by side.
+inline constexpr uint32_t kPartReads = 32;
+// What is read at once at most, and a buffer for it in whole sectors.
+inline constexpr uint32_t kPieceBytes = 256u << 10;
+inline constexpr size_t kPartBufferBytes = kPieceBytes + 2 * 4096;
 
 // Returns the checksums of the parts of an image under `payload_id`.
 PartsRow PartsOf(uint64_t payload_id, std::span<const std::byte> image);
@@ -37,7 +45,8 @@ class PlacedParts final : public ImageParts {
   struct Database {
     SegmentTables* tables = nullptr;
     PayloadTable* payloads = nullptr;
-    std::string path;  // of its files
+    std::string path;           // of its files
+    ReadPool* reads = nullptr;  // with buffers of kPartBufferBytes at least
   };
   // Called with each error; returns what to tell the caller.
   using AfterError = std::function<absl::Status(absl::Status)>;
@@ -63,10 +72,14 @@ class PlacedParts final : public ImageParts {
         after_error_(std::move(after_error)) {}
 
   bool OpenFiles();
-  // Reads parts of one chunk.
-  absl::Status ReadRun(const PartRun& run, std::span<std::byte> image);
+  // Cuts runs where chunks end, and into pieces of kPieceBytes.
+  std::vector<PartRun> Cut(std::span<const PartRun> runs) const;
+  // Reads parts of one chunk by way of the buffer.
+  absl::Status ReadPiece(const PartRun& run, std::span<std::byte> buffer,
+                         std::span<std::byte> image);
   // Copies bytes [begin, begin + to.size()) of a chunk to `to`. Returns whether it could.
-  bool ReadBytes(const ChunkPlace& place, uint64_t begin, std::span<std::byte> to) const;
+  bool ReadBytes(const ChunkPlace& place, uint64_t begin, std::span<std::byte> buffer,
+                 std::span<std::byte> to) const;
   bool IsRight(uint32_t part, std::span<const std::byte> image) const;
   std::span<std::byte> Bytes(const PartRun& run, std::span<std::byte> image) const;
 

@@ -83,8 +83,7 @@ class RocksDbSegmentStorage final : public CatalogStorage {
   absl::Status FlushTouchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
 
   absl::Status ReadImage(const ManifestRow& row, std::span<std::byte> image);
-  // Takes a segment out of use if `status` says that it is damaged. Returns what to tell the
-  // caller.
+  // Takes a segment that `status` calls damaged out of use. Returns what to tell the caller.
   absl::Status AfterRead(const ManifestRow& row, absl::Status status);
   absl::Status SetAside(const ManifestRow& row, std::string_view reason);
   absl::Status AfterWrite(absl::Status status);
@@ -102,6 +101,7 @@ class RocksDbSegmentStorage final : public CatalogStorage {
   FolderSize size_{[this] { return folder_->PhysicalBytes(); }};
   std::unique_ptr<SegmentTables> tables_;   // constant after Start()
   std::unique_ptr<PayloadTable> payloads_;  // constant after Start()
+  ReadPool part_reads_{kPartReads, kPartBufferBytes};
 
   absl::Mutex write_mutex_;
   uint64_t next_payload_id_ ABSL_GUARDED_BY(write_mutex_) = 1;
@@ -333,7 +333,8 @@ absl::Status RocksDbSegmentStorage::Read(const SegmentName& name, std::span<std:
 absl::StatusOr<std::unique_ptr<ImageParts>> RocksDbSegmentStorage::OpenParts(
     const SegmentName& name) {
   ASSIGN_OR_RETURN(const ManifestRow row, Require(name));
-  const PlacedParts::Database database = {tables_.get(), payloads_.get(), folder_->database_path()};
+  const PlacedParts::Database database = {tables_.get(), payloads_.get(), folder_->database_path(),
+                                          &part_reads_};
   return PlacedParts::Open(database, row, [this, row](absl::Status status) {
     return AfterRead(row, std::move(status));
   });

@@ -40,6 +40,7 @@ absl::StatusOr<Reservation> Reservations::Reserve(const std::string& token, uint
 absl::StatusOr<std::vector<uint32_t>> Reservations::FetchParts(
     const std::string& token, std::span<const PartsOfExtent> wanted) {
   std::vector<DurableTier::PartsWanted> parts;
+  std::vector<uint64_t> partial;                      // extents of `parts`
   std::vector<std::shared_ptr<PartialImage>> images;  // of `wanted`; null: it is whole
   // Held while parts are read without the lock, as in Commit().
   SegmentsOfArena began_with;
@@ -52,17 +53,26 @@ absl::StatusOr<std::vector<uint32_t>> Reservations::FetchParts(
       if (extent == nullptr) {
         return absl::NotFoundError(absl::StrCat("there is no extent ", of.extent_id));
       }
-      images.push_back(
-          state_.bridge == nullptr ? nullptr : state_.bridge->PartialOf(began_with, of.extent_id));
+      const bool is_partial = state_.bridge != nullptr && extent->partial != nullptr;
+      images.push_back(is_partial ? state_.bridge->PartialOf(began_with, of.extent_id) : nullptr);
       if (images.back() != nullptr) {
-        parts.push_back({images.back(), TierBridge::RunsOf(of.runs)});
+        parts.push_back(
+            {extent->partial->identity.name, images.back(), TierBridge::RunsOf(of.runs)});
+        partial.push_back(of.extent_id);
       } else if (!extent->committed()) {
         return absl::AbortedError(
             absl::StrCat("the segment of extent ", of.extent_id, " is not read any more"));
       }
     }
   }
-  if (!parts.empty()) RETURN_IF_ERROR(state_.bridge->Fetch(parts));
+  if (!parts.empty()) {
+    const absl::Status status = state_.bridge->Fetch(parts);
+    if (!status.ok()) {
+      absl::MutexLock lock(&state_.mutex);
+      state_.bridge->AbandonFailed(began_with, partial);
+      return status;
+    }
+  }
   std::vector<uint32_t> there;
   for (const auto& image : images) {
     there.push_back(image == nullptr || image->there_until() == image->num_parts()

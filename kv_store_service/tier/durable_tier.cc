@@ -186,14 +186,13 @@ void DurableTier::EndRest() {
   --num_rests_;
 }
 
-// The segment was evicted from the disk since it was found: no failure of the disk.
-void DurableTier::NoteDeleted(const absl::Status& status) {
-  spdlog::info("durable segments: {} any more; it is computed afresh",
-               std::string(status.message()));
-}
-
-void DurableTier::NoteFailure(const SegmentName& name, const absl::Status& status,
-                              absl::Time begun) {
+void DurableTier::NoteLost(const SegmentName& name, const absl::Status& status, absl::Time begun) {
+  if (absl::IsNotFound(status)) {
+    // The segment was evicted from the disk since it was found: no failure of the disk.
+    spdlog::info("durable segments: {} any more; it is computed afresh",
+                 std::string(status.message()));
+    return;
+  }
   absl::MutexLock lock(&mutex_);
   ++failures_;
   std::erase_if(failed_, [begun](const auto& failed) { return failed.second <= begun; });
@@ -214,13 +213,9 @@ void DurableTier::RunJob(RestoreJob job) {
     const absl::Time begun = common::SteadyNow();
     std::vector<int32_t> token_ids;
     absl::Status status = ReadOne(job.segments[i], &token_ids);
-    if (absl::IsNotFound(status)) {
-      NoteDeleted(status);
-      break;
-    }
     if (status.ok()) status = HandOver(job, i, std::move(token_ids));
     if (!status.ok()) {
-      NoteFailure(job.segments[i].name, status, begun);
+      NoteLost(job.segments[i].name, status, begun);
       break;
     }
     absl::MutexLock lock(&mutex_);
@@ -242,8 +237,7 @@ DurableTier::Rest DurableTier::ReadIndexes(RestoreJob job) {
     std::shared_ptr<PartialImage> image;
     const absl::Status status = ReadIndex(job, i, &image);
     if (!status.ok()) {
-      absl::IsNotFound(status) ? NoteDeleted(status)
-                               : NoteFailure(job.segments[i].name, status, begun);
+      NoteLost(job.segments[i].name, status, begun);
       if (image != nullptr) image->Close(status);
       // What follows a segment that is computed afresh is computed, too.
       for (size_t lost = i; lost < job.segments.size(); ++lost) job.on_lost(lost);
@@ -308,7 +302,9 @@ bool DurableTier::RunRest(Rest& rest) {
   absl::Status status = is_whole.status();
   if (status.ok() && *is_whole) status = HandOver(rest.job, index, image.token_ids());
   if (!status.ok()) {
-    absl::IsNotFound(is_whole.status()) ? NoteDeleted(status) : NoteFailure(name, status, begun);
+    // Who asked for parts may have been told of the failure, and have noted it, before.
+    const absl::Status untold = is_whole.ok() ? status : image.TakeFailure();
+    if (!untold.ok()) NoteLost(name, untold, begun);
     image.Close(status);
     rest.job.on_lost(index);
   }
@@ -339,6 +335,10 @@ absl::Status DurableTier::Fetch(std::span<const PartsWanted> wanted) {
     bytes += of_image;
     return fetched;
   });
+  for (const PartsWanted& parts : wanted) {
+    const absl::Status untold = parts.image->TakeFailure();
+    if (!untold.ok()) NoteLost(parts.name, untold, begun);
+  }
   absl::MutexLock lock(&mutex_);
   --num_fetches_;
   ++part_requests_;

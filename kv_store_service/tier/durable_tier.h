@@ -136,11 +136,12 @@ class DurableTier {
 
   // Parts of an image that are wanted before the rest.
   struct PartsWanted {
+    SegmentName name;
     std::shared_ptr<PartialImage> image;
     std::vector<PartRun> runs;
   };
-  // Returns when the parts are there; what comes behind waits meanwhile. Errors as
-  // PartialImage::Fetch().
+  // Returns when the parts are there; what comes behind waits meanwhile. A segment of which a part
+  // cannot be read is left alone for options.retry_after. Errors as PartialImage::Fetch().
   absl::Status Fetch(std::span<const PartsWanted> wanted) ABSL_LOCKS_EXCLUDED(mutex_);
   // What jobs have not read but for its index is not read any more.
   void DropRests() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -174,9 +175,8 @@ class DurableTier {
   void End(RestoreJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the oldest rest: nothing is written to its images any more.
   void EndRest() ABSL_LOCKS_EXCLUDED(mutex_);
-  static void NoteDeleted(const absl::Status& status);
-  // Logs and counts a segment that could not be read.
-  void NoteFailure(const SegmentName& name, const absl::Status& status, absl::Time begun)
+  // Logs a segment that could not be read; counts it, unless it was deleted.
+  void NoteLost(const SegmentName& name, const absl::Status& status, absl::Time begun)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ReadOne(const SegmentToRead& segment, std::vector<int32_t>* token_ids);
   // Calls on_read for a segment that was read; quarantines the segment on INVALID_ARGUMENT.

@@ -7,6 +7,13 @@
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
+namespace {
+
+// On a disk of 1.25 GB/s that takes 8 us for a read besides, so many bytes cost what a read does
+// (docs/benchmarks/reuse.md); faster disks have more of both.
+constexpr uint32_t kGapBytes = 10u << 10;
+
+}  // namespace
 
 PartialImage::PartialImage(std::unique_ptr<ImageParts> parts, std::span<std::byte> image)
     : parts_(std::move(parts)), image_(image), states_(parts_->num_parts(), State::kAbsent) {}
@@ -21,14 +28,23 @@ absl::Status PartialImage::CheckRuns(std::span<const PartRun> runs) const {
   return absl::OkStatus();
 }
 
+bool PartialImage::ClaimGap(const PartRun& last, uint32_t part) {
+  const uint32_t end = last.first + last.count;
+  if (part < end || part - end > kGapBytes / part_bytes()) return false;
+  const auto gap = std::span(states_).subspan(end, part - end);
+  if (std::ranges::any_of(gap, [](State state) { return state != State::kAbsent; })) return false;
+  std::ranges::fill(gap, State::kReading);
+  return true;
+}
+
 std::vector<PartRun> PartialImage::Claim(std::span<const PartRun> runs) {
   std::vector<PartRun> claimed;
   for (const PartRun& run : runs) {
     for (uint32_t part = run.first; part < run.first + run.count; ++part) {
       if (states_[part] != State::kAbsent) continue;
       states_[part] = State::kReading;
-      if (!claimed.empty() && claimed.back().first + claimed.back().count == part) {
-        ++claimed.back().count;
+      if (!claimed.empty() && ClaimGap(claimed.back(), part)) {
+        claimed.back().count = part + 1 - claimed.back().first;
       } else {
         claimed.push_back({part, 1});
       }
@@ -57,6 +73,7 @@ absl::Status PartialImage::ReadClaimed(std::span<const PartRun> claimed, uint64_
   }
   while (there_until_ < states_.size() && states_[there_until_] == State::kThere) ++there_until_;
   ++num_ended_;
+  if (!status.ok() && !std::exchange(has_failed_, true)) untold_failure_ = status;
   if (error_.ok()) error_ = status;
   return status;
 }
@@ -117,6 +134,16 @@ absl::StatusOr<bool> PartialImage::FetchNext(uint32_t max_parts, uint64_t* bytes
 uint32_t PartialImage::there_until() const {
   absl::MutexLock lock(&mutex_);
   return there_until_;
+}
+
+bool PartialImage::has_failed() const {
+  absl::MutexLock lock(&mutex_);
+  return has_failed_;
+}
+
+absl::Status PartialImage::TakeFailure() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(untold_failure_, absl::OkStatus());
 }
 
 void PartialImage::Close(absl::Status why) {

@@ -309,6 +309,15 @@ std::shared_ptr<PartialImage> TierBridge::PartialOf(const SegmentsOfArena& of,
   return found == partial_.end() ? nullptr : found->second;
 }
 
+void TierBridge::AbandonFailed(const SegmentsOfArena& of, std::span<const uint64_t> extent_ids) {
+  for (const uint64_t id : extent_ids) {
+    const auto found = partial_.find({of.segments.get(), id});
+    if (found == partial_.end() || !found->second->has_failed()) continue;
+    partial_.erase(found);
+    of.segments->AbandonPartial(id);
+  }
+}
+
 std::vector<PartRun> TierBridge::RunsOf(std::span<const uint32_t> numbers) {
   std::vector<PartRun> runs;
   for (size_t i = 0; i + 1 < numbers.size(); i += 2) runs.push_back({numbers[i], numbers[i + 1]});

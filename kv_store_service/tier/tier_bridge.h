@@ -81,6 +81,9 @@ class TierBridge {
   std::shared_ptr<PartialImage> PartialOf(const SegmentsOfArena& of, uint64_t extent_id) const;
   // The runs of PartsOfExtent. REQUIRES: an even number of numbers.
   static std::vector<PartRun> RunsOf(std::span<const uint32_t> numbers);
+  // Those of the partial segments of which a read has failed are found by nobody any more, and
+  // nobody waits for them: who has one keeps what is there.
+  void AbandonFailed(const SegmentsOfArena& of, std::span<const uint64_t> extent_ids);
   // DurableTier::Fetch(). To be called without the lock.
   absl::Status Fetch(std::span<const DurableTier::PartsWanted> wanted) {
     return tier_.Fetch(wanted);

@@ -21,6 +21,7 @@ class PartialSegmentsTest : public testing::TestWithParam<BackendParam> {
         partial_(&pages_, backend_->stream.get(), kGeometry,
                  [this](std::vector<PartsOfExtent> wanted,
                         std::function<void(PartialSegments::Answer)> done) {
+                   all_wanted_.push_back(wanted);
                    wanted_ = std::move(wanted);
                    done_.push_back(std::move(done));
                  }) {}
@@ -59,7 +60,8 @@ class PartialSegmentsTest : public testing::TestWithParam<BackendParam> {
 
   std::unique_ptr<Backend> backend_ = GetParam().create();
   AbsentPages pages_;
-  std::vector<PartsOfExtent> wanted_;
+  std::vector<PartsOfExtent> wanted_;                   // of the last call
+  std::vector<std::vector<PartsOfExtent>> all_wanted_;  // by call
   std::vector<std::function<void(PartialSegments::Answer)>> done_;
   PartialSegments partial_;
 };
@@ -147,6 +149,35 @@ TEST_P(PartialSegmentsTest, WhoLacksPagesOfAnotherWaitsForThem) {
   EXPECT_TRUE(*partial_.IsReady(5));
   partial_.LetGo(5);
   EXPECT_TRUE(pages_.any()) << "the segment is another's";
+}
+
+TEST_P(PartialSegmentsTest, WhatDoesNotComeOfOneTextEndsNobodyWhoReadsAnother) {
+  Claim(1, Partial(7, 0));
+  Claim(2, Partial(7, 0));
+  Claim(2, Partial(8, 1000));
+  Claim(3, Partial(9, 2000));
+  Step({999, 1999, 2999}, {1, 2, 3});
+  ASSERT_EQ(all_wanted_.size(), 3u);
+  for (size_t call = 0; call < 3; ++call) {
+    ASSERT_EQ(all_wanted_[call].size(), 1u);
+    EXPECT_EQ(all_wanted_[call][0].extent_id, 7 + call);
+  }
+  done_[1](absl::DataLossError("damaged"));  // of the second sequence alone
+  EXPECT_TRUE(absl::IsUnavailable(partial_.IsReady(2).status()));
+  EXPECT_FALSE(*partial_.IsReady(1));
+  done_[0](std::vector<uint32_t>{0});
+  EXPECT_TRUE(*partial_.IsReady(1));
+  EXPECT_FALSE(*partial_.IsReady(3));
+  done_[2](absl::DataLossError("damaged"));
+  EXPECT_TRUE(absl::IsUnavailable(partial_.IsReady(3).status()));
+  EXPECT_TRUE(*partial_.IsReady(1));
+}
+
+TEST_P(PartialSegmentsTest, ASequenceThatClaimsAnExtentTwiceHoldsItOnce) {
+  Claim(1, Partial(7, 1000));
+  Claim(1, Partial(7, 1000));
+  partial_.LetGo(1);
+  EXPECT_FALSE(pages_.any());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, PartialSegmentsTest, testing::ValuesIn(AvailableBackends()),

@@ -80,6 +80,25 @@ TEST_F(NamedExtentsTest, AreForgottenWithTheirSequenceIfTheStoreWritesIntoTheAre
   EXPECT_TRUE(NamedIds().empty());
 }
 
+TEST_F(NamedExtentsTest, APartialOneIsNobodyElsesUntilTheStoreSharesItAsAWhole) {
+  const auto chain = kvstore::NamedChain({11});
+  Extent extent{11, 0, 6, 1024, true};
+  extent.part_bytes = 4096;
+  ledger_.Reserve(kvstore::NamedRequest(2, chain), {extent});
+  EXPECT_EQ(ledger_.Find(2, 11)->token_begin, std::nullopt);
+  EXPECT_TRUE(NamedIds().empty());
+  extent.part_bytes = 0;
+  ledger_.Reserve(kvstore::NamedRequest(3, chain), {extent});
+  // A store that is told what sequences hold would refuse one extent in two forms.
+  for (const uint64_t sequence : {2, 3}) {
+    EXPECT_EQ(ledger_.Find(sequence, 11)->token_begin, 4u);
+    EXPECT_EQ(ledger_.Find(sequence, 11)->extent.part_bytes, 0u);
+  }
+  EXPECT_THAT(NamedIds(), testing::ElementsAre(11));
+  ledger_.Release(3);
+  EXPECT_THAT(NamedIds(), testing::ElementsAre(11));
+}
+
 TEST_F(NamedExtentsTest, SharedOnesAreCommittedAndListedOnce) {
   Run(1, 11, 0);
   const auto chain = kvstore::NamedChain({11, 5});

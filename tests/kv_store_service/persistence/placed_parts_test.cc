@@ -38,7 +38,7 @@ class PlacedPartsTest : public ::testing::Test {
     ASSERT_TRUE(tables_->Write(&batch, true).ok());
   }
   std::unique_ptr<ImageParts> Open() {
-    return *PlacedParts::Open({tables_.get(), &payloads_, folder_.path()}, row_,
+    return *PlacedParts::Open({tables_.get(), &payloads_, folder_.path(), &reads_}, row_,
                               [this](absl::Status status) {
                                 ++num_errors_;
                                 return status;
@@ -59,6 +59,7 @@ class PlacedPartsTest : public ::testing::Test {
   const Sample sample_ = MakeSample(1, 100'000);
   std::unique_ptr<SegmentTables> tables_;
   PayloadTable payloads_;
+  ReadPool reads_{4, kPartBufferBytes};
   ManifestRow row_;
   int num_errors_ = 0;
 };
@@ -76,21 +77,36 @@ TEST_F(PlacedPartsTest, ReadsPartsOfSeveralChunks) {
   EXPECT_EQ(image[end], std::byte{0});
 }
 
-TEST_F(PlacedPartsTest, ImagesOfEarlierVersionsAreReadAsAWhole) {
+TEST_F(PlacedPartsTest, ImagesOfEarlierVersionsAreReadAsAWholeOrInTheirParts) {
   EXPECT_EQ(Open(), nullptr);  // without checksums of parts
   NoteParts(2);                // those of another payload of the same name
   EXPECT_EQ(Open(), nullptr);
+  PartsRow larger{.payload_id = 1, .part_bytes = 4096, .part_crcs = {}};
+  for (size_t begin = 0; begin < sample_.image.size(); begin += 4096) {
+    larger.part_crcs.push_back(
+        common::Crc32c(std::span(sample_.image)
+                           .subspan(begin, std::min<size_t>(4096, sample_.image.size() - begin))));
+  }
+  rocksdb::WriteBatch batch;
+  AddPartsRow(tables_.get(), row_.record.name, larger, &batch);
+  ASSERT_TRUE(tables_->Write(&batch, true).ok());
+  const auto parts = Open();
+  ASSERT_NE(parts, nullptr);
+  EXPECT_EQ(parts->num_parts(), 25u);
+  std::vector<std::byte> image(sample_.image.size());
+  ASSERT_TRUE(parts->Read(std::vector<PartRun>{{0, 25}}, image).ok());
+  EXPECT_TRUE(std::ranges::equal(image, sample_.image));
 }
 
 TEST_F(PlacedPartsTest, ADamagedPartIsDataLossAndTheOthersAreRead) {
   NoteParts(1);
-  Damage(2, 5000);  // in part 9
+  Damage(2, 5000);  // in part 18
   const auto parts = Open();
   ASSERT_NE(parts, nullptr);
   std::vector<std::byte> image(sample_.image.size());
-  EXPECT_TRUE(parts->Read(std::vector<PartRun>{{0, 9}, {10, 15}}, image).ok());
+  EXPECT_TRUE(parts->Read(std::vector<PartRun>{{0, 18}, {19, 30}}, image).ok());
   EXPECT_EQ(num_errors_, 0);
-  EXPECT_TRUE(absl::IsDataLoss(parts->Read(std::vector<PartRun>{{8, 3}}, image)));
+  EXPECT_TRUE(absl::IsDataLoss(parts->Read(std::vector<PartRun>{{17, 3}}, image)));
   EXPECT_EQ(num_errors_, 1);
 }
 

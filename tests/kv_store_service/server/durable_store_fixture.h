@@ -54,7 +54,7 @@ class SharedStorage : public SegmentStorage {
   absl::StatusOr<std::unique_ptr<ImageParts>> OpenParts(const SegmentName& name) override {
     if (!has_parts_) return nullptr;
     ASSIGN_OR_RETURN(auto parts, to_->OpenParts(name));
-    return std::make_unique<SharedParts>(this, std::move(parts));
+    return std::make_unique<SharedParts>(this, std::move(parts), num_images_++);
   }
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override {
     return to_->Delete(names);
@@ -84,7 +84,8 @@ class SharedStorage : public SegmentStorage {
 
   bool has_parts_ = true;                     // images can be read in parts
   std::atomic<bool> rests_are_stuck_{false};  // what follows the first read of an image waits,
-  std::atomic<bool> rests_fail_{false};       // or is damaged: the segment is in quarantine
+  std::atomic<bool> rests_fail_{false};       // or is damaged: the segment is in quarantine,
+  std::atomic<int> damaged_image_{-1};        // or is so at once of this image, as they are opened
   bool damages_ = false;                      // reads return a wrong index
   bool fails_ = false;                        // reads fail
   std::atomic<bool> full_{false};
@@ -93,25 +94,30 @@ class SharedStorage : public SegmentStorage {
  private:
   class SharedParts : public ImageParts {
    public:
-    SharedParts(SharedStorage* storage, std::unique_ptr<ImageParts> to)
-        : storage_(*storage), to_(std::move(to)) {}
+    SharedParts(SharedStorage* storage, std::unique_ptr<ImageParts> to, int number)
+        : storage_(*storage), to_(std::move(to)), number_(number) {}
     uint32_t part_bytes() const override { return to_->part_bytes(); }
     uint64_t image_bytes() const override { return to_->image_bytes(); }
     const std::vector<int32_t>& token_ids() const override { return to_->token_ids(); }
     absl::Status Read(std::span<const PartRun> runs, std::span<std::byte> image) override {
       if (is_first_.exchange(false)) return to_->Read(runs, image);
+      if (storage_.damaged_image_ == number_) return Damaged();
       while (storage_.rests_are_stuck_) absl::SleepFor(absl::Milliseconds(1));
-      if (storage_.rests_fail_) return absl::DataLossError("the checksum of part 9 is wrong");
+      if (storage_.rests_fail_) return Damaged();
       return to_->Read(runs, image);
     }
 
    private:
+    static absl::Status Damaged() { return absl::DataLossError("the checksum of part 9 is wrong"); }
+
     SharedStorage& storage_;
     const std::unique_ptr<ImageParts> to_;
+    const int number_;
     std::atomic<bool> is_first_{true};
   };
 
   std::shared_ptr<SegmentStorage> to_;
+  std::atomic<int> num_images_{0};
 };
 
 class DurableStoreTest : public testing::Test {

@@ -148,6 +148,38 @@ TEST_F(KvStorePartialTest, ASegmentThatIsDamagedIsLostForThoseWhoHaveItAndComput
   EXPECT_TRUE(AwaitNothingIsHeld());
 }
 
+// The failure is told, and who comes next computes the segment, though what else is read behind is
+// not done with: the rest of an earlier text may be many gigabytes.
+TEST_F(KvStorePartialTest, WhoSendsARequestAgainAtOnceDoesNotMeetTheDamagedSegment) {
+  const Reservation reservation = ReservePartial(1);
+  storage_->damaged_image_ = 1;  // the rest of the first is stuck
+  const std::vector<PartsOfExtent> wanted = {
+      {reservation.extents[1].id, {NumParts(reservation.extents[1]) - 1, 1}}};
+  EXPECT_TRUE(absl::IsDataLoss(store_->reservations().FetchParts(token_, wanted).status()));
+  EXPECT_EQ(store_->stats().durable->restore_failures_total, 1u);
+  const auto again = TryReserve(2, true);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->num_cached, 1u);
+  EXPECT_EQ(again->extents[1].part_bytes, 0u);
+  storage_->rests_are_stuck_ = false;
+  AwaitRestored(1);
+  for (const uint64_t sequence : {1, 2}) {
+    EXPECT_TRUE(store_->reservations().Release(token_, ++call_number_, sequence).ok());
+  }
+  EXPECT_TRUE(AwaitNothingIsHeld());
+  EXPECT_EQ(store_->stats().durable->restore_failures_total, 1u);
+}
+
+TEST_F(KvStorePartialTest, NobodyButTheStoreCommitsWhatIsReadFromTheDisk) {
+  const Reservation reservation = ReservePartial(1);
+  const std::vector<SegmentToCommit> segments = {
+      {reservation.extents[0].id, kSinkTokens, 1024, chain_[0]}};
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      store_->reservations().Commit(token_, ++call_number_, 1, segments).status()));
+  // Nobody finds it by that.
+  EXPECT_FALSE(TryReserve(2, false, 1).ok());
+}
+
 TEST_F(KvStorePartialTest, ImagesOfEarlierVersionsComeAsAWhole) {
   storage_->has_parts_ = false;
   const Reservation reservation = ReservePartial(1);

@@ -5,12 +5,14 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-constexpr uint32_t kPart = 16;
+constexpr uint32_t kPart = 4096;  // of which a gap of 10 KiB holds two
 
 // Of an image whose bytes are the numbers of their parts; notes what is read.
 class CountingParts : public ImageParts {
@@ -25,6 +27,10 @@ class CountingParts : public ImageParts {
       first_may_end_.WaitForNotification();
     }
     if (fails_) return absl::DataLossError("damaged");
+    {
+      absl::MutexLock lock(&mutex_);
+      last_runs_.assign(runs.begin(), runs.end());
+    }
     for (const PartRun& run : runs) {
       for (uint32_t part = run.first; part < run.first + run.count; ++part) {
         ++num_parts_read_;
@@ -42,8 +48,14 @@ class CountingParts : public ImageParts {
   bool first_waits_ = false;
   std::atomic<bool> fails_{false};
   absl::Notification first_begun_, first_may_end_;
+  std::vector<PartRun> last_runs() {
+    absl::MutexLock lock(&mutex_);
+    return last_runs_;
+  }
 
  private:
+  absl::Mutex mutex_;
+  std::vector<PartRun> last_runs_ ABSL_GUARDED_BY(mutex_);
   const uint64_t bytes_;
   const std::vector<int32_t> token_ids_ = {1, 2, 3};
 };
@@ -75,6 +87,18 @@ TEST_F(PartialImageTest, APartIsReadOnce) {
   EXPECT_EQ(image_->there_until(), 8u);
   ASSERT_TRUE(image_->Fetch(std::vector<PartRun>{{0, 8}}, &read_).ok());
   EXPECT_EQ(parts_->num_reads_, 2);
+}
+
+TEST_F(PartialImageTest, SmallGapsAreReadWithWhatIsAroundThem) {
+  ASSERT_TRUE(image_->Fetch(std::vector<PartRun>{{0, 1}, {3, 1}, {7, 1}}, &read_).ok());
+  EXPECT_EQ(parts_->last_runs(), (std::vector<PartRun>{{0, 4}, {7, 1}}));
+  EXPECT_EQ(read_, 5 * kPart);
+  ASSERT_TRUE(image_->Fetch(std::vector<PartRun>{{1, 2}}, &read_).ok());
+  EXPECT_EQ(parts_->num_reads_, 1);
+  // A gap of which a part is there, or on its way, is none; nor is one before what came first.
+  ASSERT_TRUE(image_->Fetch(std::vector<PartRun>{{8, 1}, {6, 1}}, &read_).ok());
+  EXPECT_EQ(parts_->last_runs(), (std::vector<PartRun>{{8, 1}, {6, 1}}));
+  EXPECT_EQ(image_->there_until(), 4u);
 }
 
 TEST_F(PartialImageTest, TheRestComesInOrderAndSkipsWhatIsThere) {
@@ -116,9 +140,13 @@ TEST_F(PartialImageTest, WhoWantsWhatIsBeingReadWaitsForIt) {
 
 TEST_F(PartialImageTest, AfterAnErrorNothingComesAndWhatIsThereStays) {
   ASSERT_TRUE(image_->Fetch(std::vector<PartRun>{{0, 2}}, &read_).ok());
+  EXPECT_FALSE(image_->has_failed());
   parts_->fails_ = true;
   EXPECT_TRUE(absl::IsDataLoss(image_->Fetch(std::vector<PartRun>{{1, 3}}, &read_)));
   parts_->fails_ = false;
+  EXPECT_TRUE(image_->has_failed());
+  EXPECT_TRUE(absl::IsDataLoss(image_->TakeFailure()));
+  EXPECT_TRUE(image_->TakeFailure().ok());  // is told once
   EXPECT_TRUE(absl::IsDataLoss(image_->Fetch(std::vector<PartRun>{{5, 1}}, &read_)));
   EXPECT_TRUE(absl::IsDataLoss(image_->FetchNext(1, &read_).status()));
   EXPECT_TRUE(image_->Fetch(std::vector<PartRun>{{0, 2}}, &read_).ok());

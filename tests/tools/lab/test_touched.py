@@ -33,9 +33,17 @@ class TouchedTest(unittest.TestCase):
         self.assertAlmostEqual(context.chunk_share(self.steps[:1]), 1 / 9)
         self.assertAlmostEqual(context.chunk_share(self.steps), 4 / 9)
 
+    def test_neighbouring_pages_are_a_run(self):
+        context = touched.Context(self.trace, 4)
+        self.assertEqual(context.runs(self.steps[:1]), [(0, 2)])
+        self.assertEqual(context.runs(self.steps), [(0, 8), (28, 8)])
+        self.assertEqual(context.runs([step([(1, 6), (3, 4)], [(0, 4), (2, 4)])]), [(2, 6), (12, 8), (24, 4)])
+
     def test_windows_are_averaged(self):
         found = touched.shares(self.trace, 1, 1, 1, 4)
         self.assertEqual(found["windows"], 2)
+        self.assertAlmostEqual(found["question"], (2 + 16) / 2 / 36)
+        self.assertAlmostEqual(found["pages_a_run"], (2 / 1 + 16 / 2) / 2)
         self.assertAlmostEqual(found["answer"], (16 + 6) / 2 / 36)
         self.assertAlmostEqual(found["question_and_answer"], 16 / 36)
 
