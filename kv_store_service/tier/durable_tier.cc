@@ -186,13 +186,16 @@ void DurableTier::EndRest() {
   --num_rests_;
 }
 
-void DurableTier::NoteLost(const SegmentName& name, const absl::Status& status, absl::Time begun) {
-  if (absl::IsNotFound(status)) {
-    // The segment was evicted from the disk since it was found: no failure of the disk.
-    spdlog::info("durable segments: {} any more; it is computed afresh",
-                 std::string(status.message()));
-    return;
-  }
+void DurableTier::NoteUnread(const SegmentName& name, const absl::Status& status,
+                             absl::Time begun) {
+  if (!absl::IsNotFound(status)) return NoteFailure(name, status, begun);
+  // The segment was evicted from the disk since it was found: no failure of the disk.
+  spdlog::info("durable segments: {} any more; it is computed afresh",
+               std::string(status.message()));
+}
+
+void DurableTier::NoteFailure(const SegmentName& name, const absl::Status& status,
+                              absl::Time begun) {
   absl::MutexLock lock(&mutex_);
   ++failures_;
   std::erase_if(failed_, [begun](const auto& failed) { return failed.second <= begun; });
@@ -213,9 +216,13 @@ void DurableTier::RunJob(RestoreJob job) {
     const absl::Time begun = common::SteadyNow();
     std::vector<int32_t> token_ids;
     absl::Status status = ReadOne(job.segments[i], &token_ids);
-    if (status.ok()) status = HandOver(job, i, std::move(token_ids));
     if (!status.ok()) {
-      NoteLost(job.segments[i].name, status, begun);
+      NoteUnread(job.segments[i].name, status, begun);
+      break;
+    }
+    status = HandOver(job, i, std::move(token_ids));
+    if (!status.ok()) {
+      NoteFailure(job.segments[i].name, status, begun);
       break;
     }
     absl::MutexLock lock(&mutex_);
@@ -237,7 +244,7 @@ DurableTier::Rest DurableTier::ReadIndexes(RestoreJob job) {
     std::shared_ptr<PartialImage> image;
     const absl::Status status = ReadIndex(job, i, &image);
     if (!status.ok()) {
-      NoteLost(job.segments[i].name, status, begun);
+      NoteUnread(job.segments[i].name, status, begun);
       if (image != nullptr) image->Close(status);
       // What follows a segment that is computed afresh is computed, too.
       for (size_t lost = i; lost < job.segments.size(); ++lost) job.on_lost(lost);
@@ -300,11 +307,15 @@ bool DurableTier::RunRest(Rest& rest) {
   const absl::StatusOr<bool> is_whole =
       image.FetchNext(std::max(1u, kPieceBytes / image.part_bytes()), &bytes);
   absl::Status status = is_whole.status();
-  if (status.ok() && *is_whole) status = HandOver(rest.job, index, image.token_ids());
   if (!status.ok()) {
     // Who asked for parts may have been told of the failure, and have noted it, before.
-    const absl::Status untold = is_whole.ok() ? status : image.TakeFailure();
-    if (!untold.ok()) NoteLost(name, untold, begun);
+    const absl::Status untold = image.TakeFailure();
+    if (!untold.ok()) NoteUnread(name, untold, begun);
+  } else if (*is_whole) {
+    status = HandOver(rest.job, index, image.token_ids());
+    if (!status.ok()) NoteFailure(name, status, begun);
+  }
+  if (!status.ok()) {
     image.Close(status);
     rest.job.on_lost(index);
   }
@@ -337,7 +348,7 @@ absl::Status DurableTier::Fetch(std::span<const PartsWanted> wanted) {
   });
   for (const PartsWanted& parts : wanted) {
     const absl::Status untold = parts.image->TakeFailure();
-    if (!untold.ok()) NoteLost(parts.name, untold, begun);
+    if (!untold.ok()) NoteUnread(parts.name, untold, begun);
   }
   absl::MutexLock lock(&mutex_);
   --num_fetches_;

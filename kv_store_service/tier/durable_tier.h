@@ -176,7 +176,10 @@ class DurableTier {
   // Ends the oldest rest: nothing is written to its images any more.
   void EndRest() ABSL_LOCKS_EXCLUDED(mutex_);
   // Logs a segment that could not be read; counts it, unless it was deleted.
-  void NoteLost(const SegmentName& name, const absl::Status& status, absl::Time begun)
+  void NoteUnread(const SegmentName& name, const absl::Status& status, absl::Time begun)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Logs and counts a segment that could not be read, or handed over.
+  void NoteFailure(const SegmentName& name, const absl::Status& status, absl::Time begun)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ReadOne(const SegmentToRead& segment, std::vector<int32_t>* token_ids);
   // Calls on_read for a segment that was read; quarantines the segment on INVALID_ARGUMENT.
