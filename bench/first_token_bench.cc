@@ -6,12 +6,13 @@
 // usage: first_token_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--tokens 117760]
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
 //          [--weights-dtype auto|fp8|int4] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
-//          [--prefill exact|sparse] [--density 0.25] [--policy both|full]
-//          [--kv-dtype bf16|int8] [--index-dtype auto|packed|int8|bf16]
+//          [--prefill exact|sparse] [--density 0.25] [--sparse-alone] [--policy both|full|wave]
+//          [--kv-dtype bf16|int8] [--index-dtype auto|packed|int8|bf16] [--layers N]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. --stretch-tokens: the least of a stretch that goes through all layers
 // before the next one does, which grows to half of the tokens before it; 0: the prompt is read as
-// one. --prefill sparse: prompts attend to chosen blocks of keys; exact ones are timed beside.
+// one. --prefill sparse: prompts attend to chosen blocks of keys; exact ones are timed beside, but
+// for --sparse-alone.
 // Random weights weigh all blocks about alike: with --density blocks are chosen, and then drawn
 // instead (bench/support/drawn_blocks.h; cuda). index_share: what wave adds to full's prefill,
 // until decode may begin, the median over the rounds. Every other round begins with wave: a GPU
@@ -60,7 +61,10 @@ struct Settings {
   std::string index_dtype = "auto";
   PrefillKind prefill = PrefillKind::kExact;
   double density = 0;  // 0: blocks are not drawn
+  int64_t layers = 0;  // 0: the model's
+  bool runs_full = true;
   bool runs_wave = true;
+  bool runs_exact = true;  // beside sparse prompts
 };
 
 Settings Parse(int argc, char** argv) {
@@ -93,16 +97,21 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber);
   std::string prefill = "exact", policy = "both";
   app.add_option("--prefill", prefill)->check(CLI::IsMember({"exact", "sparse"}));
-  app.add_option("--policy", policy)->check(CLI::IsMember({"both", "full"}));
+  app.add_option("--policy", policy)->check(CLI::IsMember({"both", "full", "wave"}));
   app.add_option("--density", settings.density)->check(CLI::Range(0.01, 0.5));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--layers", settings.layers)->check(CLI::Range(1, 1000));
+  bool sparse_alone = false;
+  app.add_flag("--sparse-alone", sparse_alone, "No exact prompts beside sparse ones");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
   if (prefill == "sparse") settings.prefill = PrefillKind::kSparse;
-  settings.runs_wave = policy == "both";
+  settings.runs_full = policy != "wave";
+  settings.runs_wave = policy != "full";
+  settings.runs_exact = settings.prefill == PrefillKind::kSparse && !sparse_alone;
   return settings;
 }
 
@@ -129,6 +138,7 @@ class FirstTokenBench {
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     if (settings.density > 0) drawn_ = bench::DrawChoices(backend_, settings.density);
     config_ = Must(NamedModelShape(settings.model));
+    if (settings.layers != 0) config_.num_layers = settings.layers;
     total_tokens_ = settings.tokens + settings.decode_steps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
     model_ = Must(Transformer::LoadRandom(
@@ -160,23 +170,26 @@ class FirstTokenBench {
   nlohmann::json Run() {
     // Short prompts warm up: kernels are loaded then, and products choose theirs.
     const int64_t short_prompt = std::min(settings_.tokens, 2 * settings_.dense_below);
-    (void)Prefill(*full_, short_prompt);
+    AttentionPolicy& first = settings_.runs_full ? static_cast<AttentionPolicy&>(*full_) : *wave_;
+    (void)Prefill(first, short_prompt);
     if (settings_.runs_wave) (void)Prefill(*wave_, short_prompt);
-    if (drawn_ != nullptr) (void)Prefill(*full_, settings_.tokens);  // draws
+    if (drawn_ != nullptr) (void)Prefill(first, settings_.tokens);  // draws
     std::vector<Round> exact, full, wave;
     std::vector<double> shares;
     for (int64_t i = 0; i < settings_.rounds; ++i) {
-      if (settings_.prefill == PrefillKind::kSparse) {
-        exact.push_back(Prefill(*full_, settings_.tokens, PrefillKind::kExact));
+      if (settings_.runs_exact) {
+        exact.push_back(Prefill(first, settings_.tokens, PrefillKind::kExact));
       }
-      if (i % 2 == 0 || !settings_.runs_wave) full.push_back(Prefill(*full_, settings_.tokens));
-      if (!settings_.runs_wave) continue;
-      wave.push_back(Prefill(*wave_, settings_.tokens));
-      if (i % 2 != 0) full.push_back(Prefill(*full_, settings_.tokens));
+      const bool wave_is_first = settings_.runs_wave && i % 2 != 0;
+      if (settings_.runs_full && !wave_is_first) full.push_back(Prefill(*full_, settings_.tokens));
+      if (settings_.runs_wave) wave.push_back(Prefill(*wave_, settings_.tokens));
+      if (settings_.runs_full && wave_is_first) full.push_back(Prefill(*full_, settings_.tokens));
+      if (full.empty() || wave.empty()) continue;
       shares.push_back(wave.back().indexed / full.back().indexed - 1);
     }
     nlohmann::json json = bench::Report("first_token", backend_.device->info());
     json["settings"] = {{"model", settings_.model},
+                        {"layers", config_.num_layers},
                         {"tokens", settings_.tokens},
                         {"rows", settings_.rows},
                         {"weights_dtype", settings_.weights_dtype},
@@ -192,10 +205,10 @@ class FirstTokenBench {
       json["density"] = drawn_->density();
       json["copied_of_chosen"] = drawn_->copied_of_chosen();
     }
-    if (!exact.empty()) json["full_exact"] = ToJson(exact);
-    json["full"] = ToJson(full);
-    if (settings_.runs_wave) {
-      json["wave"] = ToJson(wave);
+    if (!exact.empty()) json[settings_.runs_full ? "full_exact" : "wave_exact"] = ToJson(exact);
+    if (!full.empty()) json["full"] = ToJson(full);
+    if (!wave.empty()) json["wave"] = ToJson(wave);
+    if (!shares.empty()) {
       json["index_share"] = Median(shares);
       json["index_share_rounds"] = shares;
     }
@@ -203,17 +216,23 @@ class FirstTokenBench {
   }
 
  private:
+  // Policy full has the whole context in dense blocks, wave what segments do not hold.
+  int32_t DenseBlocks() const {
+    const int64_t tokens =
+        settings_.runs_full
+            ? total_tokens_
+            : std::min(total_tokens_, settings_.dense_below + 4 * kDecodeSegmentTokens);
+    return static_cast<int32_t>(1 + (tokens + kDenseBlockTokens - 1) / kDenseBlockTokens);
+  }
+
   void CreateMemory() {
-    bench::WaveMemory::Sizes sizes{
-        .geometry = geometry_,
-        .cache_share = settings_.cache_share,
-        .num_query_heads = static_cast<int32_t>(config_.num_query_heads),
-        // Policy full has the whole context in dense blocks.
-        .dense_blocks =
-            static_cast<int32_t>(1 + (total_tokens_ + kDenseBlockTokens - 1) / kDenseBlockTokens),
-        .max_model_len = total_tokens_,
-        .dense_below = settings_.dense_below,
-        .stretches = settings_.stretches};
+    bench::WaveMemory::Sizes sizes{.geometry = geometry_,
+                                   .cache_share = settings_.cache_share,
+                                   .num_query_heads = static_cast<int32_t>(config_.num_query_heads),
+                                   .dense_blocks = DenseBlocks(),
+                                   .max_model_len = total_tokens_,
+                                   .dense_below = settings_.dense_below,
+                                   .stretches = settings_.stretches};
     for (const PlannedSegment& segment :
          PlanSegments(settings_.tokens, total_tokens_, settings_.dense_below)) {
       sizes.segment_tokens.push_back(segment.num_tokens);
