@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,7 @@ inline std::unique_ptr<Transformer> LoadGoldenModel(Backend& backend, const std:
   auto model =
       Transformer::Load(*backend.device, *backend.ops, *config, *checkpoint,
                         {.max_prefill_rows = max_prefill_rows, .max_decode_rows = max_decode_rows});
+  if (!model.ok()) std::cerr << name << ": " << model.status() << '\n';
   RI_CHECK(model.ok());
   return *std::move(model);
 }

@@ -78,6 +78,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Create(const CudaDeviceO
 }
 
 CudaDevice::~CudaDevice() {
+  // A registration that outlives its memory makes copies fail whose memory comes to lie there.
+  for (const std::span<std::byte> host : mapped_) Unregister(host, host.size());
   if (pool_stream_ != nullptr) {
     (void)cudaStreamSynchronize(pool_stream_);
     (void)cudaStreamDestroy(pool_stream_);
@@ -210,10 +212,16 @@ absl::StatusOr<DeviceSpan<std::byte>> CudaDevice::MapHost(std::span<std::byte> h
       return status;
     }
   }
+  absl::MutexLock lock(&mutex_);
+  mapped_.push_back(host);
   return DeviceSpan<std::byte>(host.data(), host.size());
 }
 
-void CudaDevice::UnmapHost(std::span<std::byte> host) { Unregister(host, host.size()); }
+void CudaDevice::UnmapHost(std::span<std::byte> host) {
+  Unregister(host, host.size());
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(mapped_, [&](std::span<std::byte> one) { return one.data() == host.data(); });
+}
 
 size_t CudaDevice::allocated_bytes(MemoryPurpose purpose) const {
   absl::MutexLock lock(&mutex_);

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -77,6 +78,7 @@ class CudaDevice final : public Device {
   std::array<size_t, static_cast<size_t>(MemoryPurpose::kCount)> allocated_
       ABSL_GUARDED_BY(mutex_) = {};
   size_t total_allocated_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::span<std::byte>> mapped_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace retroinfer

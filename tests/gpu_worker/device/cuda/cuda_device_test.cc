@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace retroinfer {
 namespace {
 
@@ -38,6 +40,17 @@ TEST(CudaDeviceTest, MemoryIsCountedByPurposeAndLimited) {
       absl::StatusCode::kResourceExhausted);
   buffer = DeviceBuffer();
   EXPECT_EQ((*device)->allocated_bytes(MemoryPurpose::kMetaIndex), 0u);
+}
+
+TEST(CudaDeviceTest, HostMemoryIsMappedNoLongerThanItsDevice) {
+  if (!HasGpu()) GTEST_SKIP() << "no GPU";
+  std::vector<std::byte> host(1 << 20);
+  for (int i = 0; i < 2; ++i) {  // mapped twice would be refused
+    auto device = CudaDevice::Create({.memory_utilization = 0.1});
+    ASSERT_TRUE(device.ok()) << device.status();
+    EXPECT_TRUE((*device)->MapHost(host).ok());
+    EXPECT_FALSE((*device)->MapHost(host).ok());
+  }
 }
 
 }  // namespace
