@@ -31,12 +31,23 @@ absl::Status DrawnChoices::PrefillAttention(Stream& stream, const PrefillAttenti
   return ops_.PrefillAttention(stream, args.OfTokens(choosing.end, end));
 }
 
-absl::Status DrawnChoices::AttendUnits(CudaStream& stream, const PrefillAttentionArgs& units) {
+// As many units at a time as the scratch has room for, as the operation itself does.
+absl::Status DrawnChoices::AttendUnits(CudaStream& stream, const PrefillAttentionArgs& args) {
+  const int64_t end = args.first_token + args.queries.rows;
+  const size_t unit_bytes =
+      cuda::ChoiceBytesOfUnit(args.queries.cols / args.kv.head_dim, cuda::ChoiceBlocksOf(end));
+  const auto rows = static_cast<int64_t>(args.scratch.size() / unit_bytes) * kQueryUnit;
+  for (int64_t first = args.first_token; first < end; first += rows) {
+    RETURN_IF_ERROR(AttendSlice(stream, args.OfTokens(first, std::min(first + rows, end))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DrawnChoices::AttendSlice(CudaStream& stream, const PrefillAttentionArgs& units) {
   const int64_t heads = units.queries.cols / units.kv.head_dim;
   const int64_t num_units = units.queries.rows / kQueryUnit;
   const cuda::ChoiceLayout layout(num_units, heads,
                                   cuda::ChoiceBlocksOf(units.first_token + units.queries.rows));
-  if (layout.end > units.scratch.size()) Fail("a pass is more than one slice");
   const cuda::PrefillKernel kernel = context_->Choose(units);
   RETURN_IF_ERROR(context_->ChooseBlocks(kernel, stream, units));
   const DeviceBuffer& drawn = Draw(stream, units.first_token, num_units, heads);

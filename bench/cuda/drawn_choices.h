@@ -51,7 +51,8 @@ class DrawnChoices final : public AttentionOps {
   }
 
  private:
-  absl::Status AttendUnits(CudaStream& stream, const PrefillAttentionArgs& units);
+  absl::Status AttendUnits(CudaStream& stream, const PrefillAttentionArgs& args);
+  absl::Status AttendSlice(CudaStream& stream, const PrefillAttentionArgs& units);
   // Words and counts of a pass, as they lie in ChoiceLayout.
   const DeviceBuffer& Draw(CudaStream& stream, int64_t first_token, int64_t num_units,
                            int64_t num_heads);
