@@ -153,7 +153,7 @@ def measure_case(case, ranks, settings):
     arena_bytes = case.arena_bytes(ranks, settings)
     options = ["--load-format", "dummy", "--model-shape", case.shape, "--tensor-parallel", str(ranks),
                "--synthetic-context", str(case.context), "--max-model-len", str(settings.output + 32),
-               "--max-batch", str(max(case.batches)), "--arena-bytes", str(arena_bytes),
+               "--speculation", "off", "--max-batch", str(max(case.batches)), "--arena-bytes", str(arena_bytes),
                *case.options, *settings.option]
     begin = time.monotonic()
     with Server(settings, options) as server:

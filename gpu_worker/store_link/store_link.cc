@@ -213,7 +213,9 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
     operation = std::move(queue_.front());
     queue_.pop_front();
     num_in_call_ = 1;
+    time_of_call_ = TimeOf(operation);
   }
+  const absl::Time begun = common::SteadyNow();
   Outcome outcome = Outcome::kAnswered;
   switch (operation.kind) {
     case LinkOperation::Kind::kReserve:
@@ -226,10 +228,27 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
       outcome = ProcessRelease(operation);
       break;
   }
+  EndCall(std::move(operation), outcome, common::SteadyNow() - begun);
+  return outcome;
+}
+
+absl::Duration StoreLink::Impl::TimeOf(const LinkOperation& commit) const {
+  double bytes = 0;
+  for (const CommittedSegment& segment : commit.segments) {
+    const LedgerExtent* entry = ledger_.Find(commit.sequence_id, segment.extent_id);
+    if (entry == nullptr) continue;
+    bytes += static_cast<double>(entry->extent.num_pages) *
+             static_cast<double>(options_.geometry.page_bytes());
+  }
+  return absl::Seconds(bytes / static_cast<double>(options_.commit_bytes_per_second));
+}
+
+void StoreLink::Impl::EndCall(LinkOperation operation, Outcome outcome, absl::Duration took) {
   absl::MutexLock lock(&mutex_);
   num_in_call_ = 0;
+  const absl::Duration waited = std::min(took, std::exchange(time_of_call_, absl::ZeroDuration()));
+  for (LinkOperation& waiting : queue_) waiting.deadline += waited;
   if (outcome != Outcome::kAnswered) queue_.push_front(std::move(operation));
-  return outcome;
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(LinkOperation& operation) {
@@ -386,7 +405,7 @@ void StoreLink::Impl::ExpireReservations() {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = common::SteadyNow();
     for (auto operation = queue_.begin(); operation != queue_.end();) {
-      if (operation->deadline > now) {
+      if (operation->deadline + time_of_call_ > now) {
         ++operation;
         continue;
       }

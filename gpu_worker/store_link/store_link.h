@@ -37,6 +37,9 @@ struct StoreLinkOptions {
 
   absl::Duration attach_timeout = kAttachTimeout;     // of Connect(); the store may be starting
   absl::Duration reserve_timeout = absl::Seconds(3);  // without a store: UNAVAILABLE after this
+  // How fast a slow store reads segments that are committed. A reservation behind a commit waits
+  // that much longer: a million tokens of a 70B model are 240 GiB.
+  int64_t commit_bytes_per_second = int64_t{4} << 30;
   // A reservation waits this long for segments that another sequence computes; then it computes
   // them too. And for room that writes to the disk, or a former worker, keep, as long as none
   // comes; then it is refused.
@@ -59,7 +62,8 @@ struct StoreLinkOptions {
 //          life of the link, also while the store is gone; one thread; the lease.
 //
 // Without a store: state() is kLost; commits and releases wait in order and are sent after the
-// re-attach; reservations wait at most reserve_timeout and then fail with UNAVAILABLE. The link
+// re-attach; reservations wait at most reserve_timeout (behind a commit: and what the commit
+// may take) and then fail with UNAVAILABLE. The link
 // reconnects by itself, hands the memory back to the new store and tells it every live extent.
 class StoreLink {
  public:

@@ -97,6 +97,11 @@ class StoreLink::Impl {
   void CancelWaiting(uint64_t sequence_id);
   Outcome ProcessCommit(LinkOperation& operation);
   Outcome ProcessRelease(LinkOperation& operation);
+  // How long the store may work on a commit, by the bytes of its segments.
+  absl::Duration TimeOf(const LinkOperation& commit) const;
+  // Ends an operation's call, which the reservations in the queue have waited for.
+  void EndCall(LinkOperation operation, Outcome outcome, absl::Duration took)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Fails the reservations in the queue that have waited long enough.
   void ExpireReservations();
   // Runs while a call waits; false ends the call.
@@ -124,7 +129,8 @@ class StoreLink::Impl {
   mutable absl::Mutex mutex_;
   std::deque<LinkOperation> queue_ ABSL_GUARDED_BY(mutex_);
   size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string token_ ABSL_GUARDED_BY(mutex_);                  // of the last attachment
+  absl::Duration time_of_call_ ABSL_GUARDED_BY(mutex_);  // that the commit in the call may take
+  std::string token_ ABSL_GUARDED_BY(mutex_);            // of the last attachment
   std::deque<LinkOperation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
 
   // Own synchronisation.

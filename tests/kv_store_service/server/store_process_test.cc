@@ -266,6 +266,33 @@ TEST_F(StoreProcessTest, AStoppedStoreFailsReservationsAndGrantsNoneBehindTheWor
   EXPECT_TRUE(Reserve(**link, 4, {1024}).ok());
 }
 
+TEST_F(StoreProcessTest, AReservationWaitsForTheCommitBeforeIt) {
+  StartStore();
+  StoreLinkOptions options = LinkOptions();
+  options.reserve_timeout = absl::Milliseconds(300);
+  options.commit_bytes_per_second = 1;  // so that the commit may take as long as any call
+  auto link = StoreLink::Connect(options);
+  ASSERT_TRUE(link.ok()) << link.status();
+  const auto extents = Reserve(**link, 1, {1024});
+  ASSERT_TRUE(extents.ok()) << extents.status();
+  WriteSegment(BytesOf(**link, extents->front()), kTinyGeometry, 4, 1024);
+  store_->Stop();
+  absl::Notification committed, reserved;
+  (*link)->Commit(1, {{extents->front().id, 4}}, [&](absl::Status status) {
+    EXPECT_TRUE(status.ok()) << status;
+    committed.Notify();
+  });
+  (*link)->Reserve(ReserveRequest::Unnamed(2, std::vector<uint32_t>{1024}),
+                   [&](absl::StatusOr<std::vector<Extent>> answer) {
+                     EXPECT_TRUE(answer.ok()) << answer.status();
+                     reserved.Notify();
+                   });
+  EXPECT_FALSE(reserved.WaitForNotificationWithTimeout(3 * options.reserve_timeout));
+  store_->Signal(SIGCONT);
+  committed.WaitForNotification();
+  reserved.WaitForNotification();
+}
+
 TEST_F(StoreProcessTest, ARestartedStoreWaitsForNobodyIfTheWorkerIsDead) {
   StartStore();
   {
