@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/kv/named_segment.h"
+#include "gpu_worker/store_link/extent_ledger.h"
 #include "gpu_worker/store_link/store_link.h"
 #include "retroinfer/kvstore/v1/kv_store.pb.h"
 
@@ -35,6 +36,18 @@ struct LinkOperation {
 inline void Finish(LinkOperation& operation, const absl::Status& error) {
   if (operation.on_reserved) operation.on_reserved(error);
   if (operation.on_committed) operation.on_committed(error);
+}
+
+// Returns how long the store may work on a commit, by the bytes of its segments; 0 for other calls.
+inline absl::Duration TimeOfCommit(const LinkOperation& commit, const ExtentLedger& ledger,
+                                   const StoreLinkOptions& options) {
+  uint64_t pages = 0;
+  for (const CommittedSegment& segment : commit.segments) {
+    const LedgerExtent* entry = ledger.Find(commit.sequence_id, segment.extent_id);
+    if (entry != nullptr) pages += entry->extent.num_pages;
+  }
+  const auto bytes = static_cast<double>(pages * options.geometry.page_bytes());
+  return absl::Seconds(bytes / static_cast<double>(options.commit_bytes_per_second));
 }
 
 // Returns how a worker introduces itself.

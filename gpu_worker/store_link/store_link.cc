@@ -213,34 +213,15 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
     operation = std::move(queue_.front());
     queue_.pop_front();
     num_in_call_ = 1;
-    time_of_call_ = TimeOf(operation);
+    time_of_call_ = TimeOfCommit(operation, ledger_, options_);
   }
   const absl::Time begun = common::SteadyNow();
-  Outcome outcome = Outcome::kAnswered;
-  switch (operation.kind) {
-    case LinkOperation::Kind::kReserve:
-      outcome = ProcessReserve(operation);
-      break;
-    case LinkOperation::Kind::kCommit:
-      outcome = ProcessCommit(operation);
-      break;
-    case LinkOperation::Kind::kRelease:
-      outcome = ProcessRelease(operation);
-      break;
-  }
+  const auto kind = operation.kind;
+  const Outcome outcome = kind == LinkOperation::Kind::kReserve  ? ProcessReserve(operation)
+                          : kind == LinkOperation::Kind::kCommit ? ProcessCommit(operation)
+                                                                 : ProcessRelease(operation);
   EndCall(std::move(operation), outcome, common::SteadyNow() - begun);
   return outcome;
-}
-
-absl::Duration StoreLink::Impl::TimeOf(const LinkOperation& commit) const {
-  double bytes = 0;
-  for (const CommittedSegment& segment : commit.segments) {
-    const LedgerExtent* entry = ledger_.Find(commit.sequence_id, segment.extent_id);
-    if (entry == nullptr) continue;
-    bytes += static_cast<double>(entry->extent.num_pages) *
-             static_cast<double>(options_.geometry.page_bytes());
-  }
-  return absl::Seconds(bytes / static_cast<double>(options_.commit_bytes_per_second));
 }
 
 void StoreLink::Impl::EndCall(LinkOperation operation, Outcome outcome, absl::Duration took) {

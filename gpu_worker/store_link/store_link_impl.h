@@ -97,8 +97,6 @@ class StoreLink::Impl {
   void CancelWaiting(uint64_t sequence_id);
   Outcome ProcessCommit(LinkOperation& operation);
   Outcome ProcessRelease(LinkOperation& operation);
-  // How long the store may work on a commit, by the bytes of its segments.
-  absl::Duration TimeOf(const LinkOperation& commit) const;
   // Ends an operation's call, which the reservations in the queue have waited for.
   void EndCall(LinkOperation operation, Outcome outcome, absl::Duration took)
       ABSL_LOCKS_EXCLUDED(mutex_);
