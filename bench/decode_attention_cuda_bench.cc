@@ -5,7 +5,10 @@
 // sequence with a plain f32 reference first, in bf16, and exits with 1 if it is wrong; what int8
 // reads is any bytes, which decode_attention_test answers for.
 //
-// usage: decode_attention_cuda_bench [--json]    a table, or one JSON object a line
+// usage: decode_attention_cuda_bench [--json] [--shape NAME] [--tokens N]
+//   --json     one JSON object a line instead of a table
+//   --shape    only shapes of this name ("dense", "dense, int8", "wave, int8" and others)
+//   --tokens   only shapes whose longest context has as many tokens
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -366,20 +369,34 @@ bool RunShape(Machine& machine, const Shape& shape, bool json) {
   return false;
 }
 
-int Main(bool json) {
+struct Choice {
+  bool json = false;
+  std::string shape;   // empty: all
+  int32_t tokens = 0;  // 0: all
+
+  bool Has(const Shape& candidate) const {
+    return (shape.empty() || shape == candidate.name) &&
+           (tokens == 0 ||
+            tokens == *std::max_element(candidate.tokens.begin(), candidate.tokens.end()));
+  }
+};
+
+int Main(const Choice& choice) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::fprintf(stderr, "decode_attention_cuda_bench: no GPU, nothing measured\n");
     return 0;
   }
   Machine machine;
-  if (!json) {
+  if (!choice.json) {
     std::printf("%s, head_dim %u, bf16\n%-20s %5s %7s %6s %9s %7s %9s %7s %7s %9s\n",
                 machine.info().name.c_str(), kHeadDim, "shape", "batch", "tokens", "pages", "us",
                 "GB/s", "read us", "GB/s", "share", "error");
   }
   bool ok = true;
-  for (const Shape& shape : Shapes()) ok = RunShape(machine, shape, json) && ok;
+  for (const Shape& shape : Shapes()) {
+    if (choice.Has(shape)) ok = RunShape(machine, shape, choice.json) && ok;
+  }
   return ok ? 0 : 1;
 }
 
@@ -387,5 +404,22 @@ int Main(bool json) {
 }  // namespace retroinfer
 
 int main(int argc, char** argv) {
-  return retroinfer::Main(argc > 1 && std::strcmp(argv[1], "--json") == 0);
+  retroinfer::Choice choice;
+  for (int i = 1; i < argc; ++i) {
+    const bool has_value = i + 1 < argc;
+    if (std::strcmp(argv[i], "--json") == 0) {
+      choice.json = true;
+    } else if (std::strcmp(argv[i], "--shape") == 0 && has_value) {
+      choice.shape = argv[++i];
+    } else if (std::strcmp(argv[i], "--tokens") == 0 && has_value) {
+      choice.tokens = std::atoi(argv[++i]);
+    } else {
+      std::fprintf(stderr,
+                   "usage: decode_attention_cuda_bench [--json] [--shape NAME] [--tokens N]; "
+                   "got '%s'\n",
+                   argv[i]);
+      return 2;
+    }
+  }
+  return retroinfer::Main(choice);
 }

@@ -1,6 +1,6 @@
 // Instructions of one warp that C++ has no words for: asynchronous copies to shared memory, and
-// bf16 matrix products on tensor cores (PTX ISA, "mma.m16n8k16", "ldmatrix", "movmatrix"; since
-// compute capability 8.0).
+// matrix products of bf16 and of int8 on tensor cores (PTX ISA, "mma.m16n8k16", "mma.m16n8k32",
+// "ldmatrix", "movmatrix"; since compute capability 8.0).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -69,6 +69,26 @@ __device__ inline void MultiplyAdd(const uint32_t (&a)[4], uint32_t b0, uint32_t
       "{%8, %9}, {%0, %1, %2, %3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// c += a b for a [16, 32], b [32, 8] int8 and c [16, 8] int32, exactly. Lane i holds columns
+// 4 (i % 4) to + 3 of rows i / 4 (a[0]) and i / 4 + 8 (a[1]), and these + 16 (a[2], a[3]); the same
+// of column i / 4 of b; and of c what it has of MultiplyAdd's.
+__device__ inline void MultiplyAddBytes(const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                        int32_t (&c)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};\n"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+// a b for a [16, 16] int8, b [16, 8] uint8, laid out as the first halves above.
+__device__ inline void MultiplyBytes(uint32_t a0, uint32_t a1, uint32_t b, int32_t (&c)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.s32.s8.u8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+      "{%7, %7, %7, %7};\n"
+      : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+      : "r"(a0), "r"(a1), "r"(b), "r"(0));
 }
 
 // 2^x to 2 units in the last place; 0 for -inf.

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "gpu_worker/ops/cuda/split_barrier.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -139,35 +140,15 @@ __device__ inline void GiveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 
-__device__ inline void InitBarrier(uint32_t barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals)
-               : "memory");
-}
 // Makes initialised barriers known to copies.
 __device__ inline void PublishBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
-}
-__device__ inline void Arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
 // Arrives, and makes the phase wait for `bytes` of copies.
 __device__ inline void ArriveExpecting(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
-// Waits for the end of the phase with this parity; of a new barrier, that with parity 1 is over.
-__device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
-  uint32_t done = 0;
-  while (done == 0) {
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}\n"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-  }
-}
-
 // Begins a copy of the box at these coordinates; it reports its bytes to `barrier`.
 __device__ inline void CopyTile(const CUtensorMap& map, uint32_t shared, uint32_t barrier, int x,
                                 int y, int z) {

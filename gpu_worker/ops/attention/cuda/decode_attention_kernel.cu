@@ -1,11 +1,10 @@
 // Split-KV attention. Bound by memory: it must read every KV byte once, so what counts is bytes
 // under way. Each warp has tiles of its own and a ring of stages in shared memory that asynchronous
-// copies fill ahead of it, across the ends of parts; warps meet only at those ends. A part's result
-// goes to scratch, and a second kernel, whose blocks are there before the first one ends, merges
-// the parts of each query head. (Merging by whichever block finishes a unit's last part is slower:
-// late blocks are late for all their units, and each merge makes them later.)
-#include <cmath>
-#include <numbers>
+// copies fill ahead of it, across the ends of parts. Warps meet only at those ends, and where their
+// state defers not even there: a warp leaves its results and sums up all warps' a part later. A
+// part's result goes to scratch, and a second kernel, whose blocks are there before the first one
+// ends, merges the parts of each query head. (Merging by whichever block finishes a unit's last
+// part is slower: late blocks are late for all their units, and each merge makes them later.)
 #include <type_traits>
 
 #include "gpu_worker/ops/attention/cuda/decode_attention_eight_bit_state.cuh"
@@ -13,6 +12,7 @@
 #include "gpu_worker/ops/attention/cuda/decode_attention_plan.cuh"
 #include "gpu_worker/ops/attention/cuda/decode_attention_state.cuh"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
+#include "gpu_worker/ops/cuda/split_barrier.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -26,11 +26,16 @@ namespace {
 struct FillingOfOne {
   static constexpr int kBlocks = 2, kRoomFor = 2, kWarpBytes = 16384;
 };
-// Several, in eight bits: a third block works while warps of the others wait for each other at the
-// ends of parts, and a block of the estimation has room beside the three.
+// Several, in eight bits: a third block works while others begin and end parts, and a block of the
+// estimation or of the merge has room beside the three.
 struct FillingOfSeveral {
   static constexpr int kBlocks = 3, kRoomFor = 4, kWarpBytes = 8192;
 };
+
+// Elements of keys and values: float, __nv_bfloat16, or in eight bits, for up to so many query
+// heads of a KV head.
+template <int kHeads>
+struct EightBits {};
 
 template <typename Kv, int kHeadDim>
 struct StateOf {
@@ -40,17 +45,17 @@ template <int kHeadDim>
 struct StateOf<__nv_bfloat16, kHeadDim> {
   using Type = TensorState<kHeadDim>;
 };
-template <int kHeadDim>
-struct StateOf<int8_t, kHeadDim> {
-  using Type = EightBitState<kHeadDim>;
+template <int kHeads, int kHeadDim>
+struct StateOf<EightBits<kHeads>, kHeadDim> {
+  using Type = EightBitState<kHeadDim, kHeads>;
 };
 
-// `Kv`: element of keys and values; int8_t: in eight bits.
 template <typename Kv, int kHeadDim, typename Filling>
 struct Config {
   using State = typename StateOf<Kv, kHeadDim>::Type;
   static constexpr bool kTensor = !std::is_same_v<Kv, float>;
-  static constexpr int kTokensOfPage = static_cast<int>(kPageBytes / (2 * kHeadDim * sizeof(Kv)));
+  static constexpr int kTokensOfPage =
+      static_cast<int>(kPageBytes / (2 * kHeadDim * State::kElementBytes));
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
   static constexpr int kTileBytes = State::kTileBytes;
   // Two stages of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
@@ -64,20 +69,12 @@ struct alignas(128) Shared {
   std::byte tiles[kDecodeWarps][C::kStages][C::kTileBytes];
   union {
     DecodePlanScratch plan;
-    WarpResults<kHeadDim> results;
+    WarpResults<kHeadDim> results[C::State::kDefers ? 2 : 1];
   };
   DecodePart parts[kMaxPartsOfBlock];
-  uint32_t masks[kDecodeWarps][C::kStages];
   int32_t total_parts;
+  uint64_t finished;  // a split barrier, of which a phase is a part
 };
-
-__device__ float2* PartMaxSums(const DecodeLaunch& launch) {
-  return reinterpret_cast<float2*>(launch.scratch + kDecodePlanBytes);
-}
-__device__ float* PartValues(const DecodeLaunch& launch) {
-  return reinterpret_cast<float*>(PartMaxSums(launch) +
-                                  MaxDecodeParts(launch.num_sequences) * launch.slice.count);
-}
 
 // Fills a warp's ring of stages with the tiles of all parts of its block, in order.
 template <typename C, int kHeadDim>
@@ -89,19 +86,23 @@ class TileFeeder {
         shared_(shared),
         num_parts_(num_parts),
         warp_(warp),
-        lane_(static_cast<int32_t>(threadIdx.x % 32)) {
+        lane_(static_cast<int32_t>(threadIdx.x % 32)),
+        block_bytes_(BlockBytes<C::kTokensOfPage>(launch)) {
     if (num_parts_ > 0) tile_ = shared_.parts[0].begin + warp_;
     Request();
   }
 
-  // Begins to copy the next tile, if any, to a stage; and closes the group.
-  __device__ void Copy(int32_t stage) {
+  // Begins to copy the next tile, if any, to `stage` in shared memory; and closes the group.
+  // Returns which of its tokens are there.
+  __device__ uint32_t Copy(uint32_t stage) {
+    uint32_t mask = 0;
     if (part_ < num_parts_) {
-      CopyPages(stage);
+      mask = CopyPages(stage);
       tile_ += kDecodeWarps;
       Request();
     }
     CommitCopies();
+    return mask;
   }
 
  private:
@@ -115,75 +116,104 @@ class TileFeeder {
     }
   }
 
-  __device__ void CopyPages(int32_t stage) {
+  __device__ uint32_t CopyPages(uint32_t tile) {
     using State = typename C::State;
     constexpr int kPiecesOfRow = State::kRowBytes / 16;
     constexpr int kPiecesOfPage = static_cast<int>(kPageBytes / 16);
     const auto address =
-        reinterpret_cast<unsigned long long>(ResolvePage<C::kTokensOfPage>(launch_, request_));
+        reinterpret_cast<unsigned long long>(ResolvePage(launch_, block_bytes_, request_));
     const uint32_t there =
         ((1u << min(request_.tokens, C::kTokensOfPage)) - 1) & ~((1u << request_.hidden) - 1);
     const uint32_t mask =
         __reduce_or_sync(~0u, lane_ < C::kPagesOfTile ? there << lane_ * C::kTokensOfPage : 0u);
-    if (lane_ == 0) shared_.masks[warp_][stage] = mask;
-    const uint32_t tile = SharedAddress(shared_.tiles[warp_][stage]);
+    const int32_t own_row = lane_ / kPiecesOfRow;  // of those that the warp copies at a time
+    const uint32_t own_mask = mask >> own_row;
 #pragma unroll
     for (int page = 0; page < C::kPagesOfTile; ++page) {
-      const auto* source = reinterpret_cast<const std::byte*>(__shfl_sync(~0u, address, page));
+      const auto* source =
+          reinterpret_cast<const std::byte*>(__shfl_sync(~0u, address, page)) + lane_ * 16;
 #pragma unroll
       for (int first = 0; first < kPiecesOfPage; first += 32) {
-        const int32_t piece = first + lane_;
         const int32_t is_value = first / (kPiecesOfPage / 2);
-        const int32_t row = page * C::kTokensOfPage + piece % (kPiecesOfPage / 2) / kPiecesOfRow;
+        const int32_t row = page * C::kTokensOfPage + first % (kPiecesOfPage / 2) / kPiecesOfRow;
         CopyAsync16(tile + is_value * kTileTokens * State::kRowBytes +
-                        State::PieceOffset(row, piece % kPiecesOfRow),
-                    source + piece * 16, (mask >> row & 1) * 16);
+                        State::PieceOffset(row + own_row, lane_ % kPiecesOfRow),
+                    source + first * 16, (own_mask >> row & 1) * 16);
       }
     }
+    return mask;
   }
 
   const DecodeLaunch& launch_;
   Shared<C, kHeadDim>& shared_;
   const int32_t num_parts_, warp_, lane_;
+  const int64_t block_bytes_;
   int32_t part_ = 0;
   int32_t tile_ = 0;
   PageRequest request_ = {};
 };
+
+// Sums a section of the warps' results into the place of part `index` of the launch: a thread four
+// dimensions of a query head. Called by the whole block.
+template <int kHeadDim>
+__device__ void SumSection(const DecodeLaunch& launch, int32_t index, int32_t section,
+                           const WarpResults<kHeadDim>& results) {
+  constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads, kThreadsOfHead = kHeadDim / 4;
+  static_assert(kHeads * kThreadsOfHead == kDecodeThreads);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t of_section = thread / kThreadsOfHead, dimension = thread % kThreadsOfHead * 4;
+  const int32_t q = section * kHeads + of_section;
+  if (q >= launch.slice.count) return;
+  const float max = results.Max(q), base = ScoreBase(max);
+  float sum = 0, values[4] = {};
+  for (int32_t w = 0; w < kDecodeWarps; ++w) {
+    const float weight = Exp2(results.max[w][q] - base);
+    sum += weight * results.sum[w][q];
+    const auto of_warp = *reinterpret_cast<const float4*>(&results.acc[w][of_section][dimension]);
+    values[0] += weight * of_warp.x;
+    values[1] += weight * of_warp.y;
+    values[2] += weight * of_warp.z;
+    values[3] += weight * of_warp.w;
+  }
+  const int64_t place = int64_t{index} * launch.slice.count + q;
+  if (dimension == 0) PartMaxSums(launch)[place] = {max, sum};
+  *reinterpret_cast<float4*>(PartValues(launch) + place * kHeadDim + dimension) = {
+      values[0], values[1], values[2], values[3]};
+}
 
 // Sums the warps' results into the place of part `p` in scratch. Called by the whole block.
 template <typename C, int kHeadDim, typename State>
 __device__ void FinishPart(const DecodeLaunch& launch, int32_t p, State& state, int32_t warp,
                            Shared<C, kHeadDim>& shared) {
   constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  WarpResults<kHeadDim>& results = shared.results;
-  const int64_t place = int64_t{shared.parts[p].index} * launch.slice.count;
+  WarpResults<kHeadDim>& results = shared.results[0];
   state.PublishMax(results, warp);
 #pragma unroll
   for (int32_t section = 0; section < kDecodeGroup / kHeads; ++section) {
     if (section * kHeads >= launch.slice.count) break;
     state.PublishValues(section, results, warp);
     __syncthreads();
-    if (section == 0 && thread < launch.slice.count) {
-      const float max = results.Max(thread);
-      float sum = 0;
-      for (int32_t w = 0; w < kDecodeWarps; ++w) {
-        sum += Exp2(results.max[w][thread] - ScoreBase(max)) * results.sum[w][thread];
-      }
-      PartMaxSums(launch)[place + thread] = {max, sum};
-    }
-    const int32_t heads = min(kHeads, launch.slice.count - section * kHeads);
-    for (int32_t i = thread; i < heads * kHeadDim; i += kDecodeThreads) {
-      const int32_t q = section * kHeads + i / kHeadDim;
-      const float base = ScoreBase(results.Max(q));
-      float sum = 0;
-      for (int32_t w = 0; w < kDecodeWarps; ++w) {
-        sum += Exp2(results.max[w][q] - base) * results.acc[w][i / kHeadDim][i % kHeadDim];
-      }
-      PartValues(launch)[(place + q) * kHeadDim + i % kHeadDim] = sum;
-    }
+    SumSection(launch, shared.parts[p].index, section, results);
     __syncthreads();
   }
+}
+
+// The two halves of FinishPart, between which a warp attends the next part instead of waiting for
+// the others: LeaveResults leaves the warp's results of part `p`, FinishLeft sums up what all warps
+// have left. Two places are enough since a warp calls FinishLeft for part p - 1 before LeaveResults
+// for part p: whoever finds all results of part p - 1 knows that those of part p - 2 were read.
+template <typename C, int kHeadDim>
+__device__ void LeaveResults(int32_t p, typename C::State& state, int32_t warp,
+                             Shared<C, kHeadDim>& shared) {
+  state.PublishMax(shared.results[p % 2], warp);
+  state.PublishValues(0, shared.results[p % 2], warp);
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.finished));
+}
+template <typename C, int kHeadDim>
+__device__ void FinishLeft(const DecodeLaunch& launch, int32_t p, Shared<C, kHeadDim>& shared) {
+  WaitBarrierOfWarp(SharedAddress(&shared.finished), p % 2);
+  SumSection(launch, shared.parts[p].index, 0, shared.results[p % 2]);
 }
 
 // Attends a part with f32 KV.
@@ -193,8 +223,8 @@ __device__ void AttendPlain(const DecodeLaunch& launch, const DecodePart& part, 
   for (int32_t tile = part.begin + warp; tile < part.end; tile += kDecodeWarps) {
     for (int32_t i = 0; i < C::kPagesOfTile; ++i) {
       const PageRequest request = RequestPage<C::kTokensOfPage>(part, tile, i);
-      const auto* page =
-          reinterpret_cast<const float*>(ResolvePage<C::kTokensOfPage>(launch, request));
+      const auto* page = reinterpret_cast<const float*>(
+          ResolvePage(launch, BlockBytes<C::kTokensOfPage>(launch), request));
       for (int32_t t = request.hidden; t < request.tokens; ++t) {
         state.Attend(page + t * kHeadDim, page + (C::kTokensOfPage + t) * kHeadDim,
                      launch.scale_log2);
@@ -207,9 +237,15 @@ __device__ void AttendPlain(const DecodeLaunch& launch, const DecodePart& part, 
 template <typename C, int kHeadDim>
 __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32_t warp,
                             Shared<C, kHeadDim>& shared) {
+  constexpr int32_t kStages = C::kStages;
+  const uint32_t stages = SharedAddress(shared.tiles[warp]);
+  const auto next = [=](uint32_t stage) {
+    return stage == stages + (kStages - 1) * C::kTileBytes ? stages : stage + C::kTileBytes;
+  };
   TileFeeder<C, kHeadDim> feeder(launch, shared, num_parts, warp);
-  for (int32_t stage = 0; stage < C::kStages - 1; ++stage) feeder.Copy(stage);
-  int32_t filling = C::kStages - 1, reading = 0;
+  uint32_t masks[kStages];  // of the tile that is attended next, and those behind it
+  for (int32_t i = 0; i < kStages - 1; ++i) masks[i] = feeder.Copy(stages + i * C::kTileBytes);
+  uint32_t filling = stages + (kStages - 1) * C::kTileBytes, reading = stages;
   typename C::State state;
   if (num_parts > 0) state.Prefetch(launch, shared.parts[0]);
   for (int32_t p = 0; p < num_parts; ++p) {
@@ -218,68 +254,21 @@ __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32
     for (int32_t tile = shared.parts[p].begin + warp; tile < end; tile += kDecodeWarps) {
       WaitCopies<C::kStages - 2>();
       __syncwarp();  // all lanes' copies have come, and all have read the stage to be filled
-      feeder.Copy(filling);
-      filling = filling + 1 == C::kStages ? 0 : filling + 1;
-      state.Attend(SharedAddress(shared.tiles[warp][reading]), shared.masks[warp][reading],
-                   launch.scale_log2);
-      reading = reading + 1 == C::kStages ? 0 : reading + 1;
+      masks[kStages - 1] = feeder.Copy(filling);
+      filling = next(filling);
+      state.Attend(reading, masks[0], launch.scale_log2);
+      reading = next(reading);
+      for (int32_t i = 1; i < kStages; ++i) masks[i - 1] = masks[i];
     }
     if (p + 1 < num_parts) state.Prefetch(launch, shared.parts[p + 1]);
-    FinishPart(launch, p, state, warp, shared);
-  }
-}
-
-// A lane's numbers of a part's values.
-template <int kDims>
-struct alignas(kDims > 4 ? 16 : 4 * kDims) LaneValues {
-  float of_dims[kDims];
-};
-
-// Sums the parts of a query head: each warp every fourth of them, relative to its own maximum.
-template <int kHeadDim>
-__device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32_t q,
-                        float (&maxima)[kDecodeWarps], float (&sums)[kDecodeWarps],
-                        float (&accs)[kDecodeWarps][kHeadDim]) {
-  constexpr int kDims = kHeadDim / 32;
-  constexpr int kAhead = kDims > 4 ? 8 : 16;  // loads under way
-  using Values = LaneValues<kDims>;
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  const int64_t first = int64_t{unit.first} * launch.slice.count + q;
-  const float2* max_sums = PartMaxSums(launch) + first;
-  const auto* values =
-      reinterpret_cast<const Values*>(PartValues(launch) + first * kHeadDim) + lane;
-  float max = -INFINITY, sum = 0, acc[kDims] = {};
-  for (int32_t begin = warp; begin < unit.count; begin += kAhead * kDecodeWarps) {
-    Values ahead[kAhead];
-#pragma unroll
-    for (int32_t i = 0; i < kAhead; ++i) {
-      const int64_t part = begin + i * kDecodeWarps;
-      ahead[i] =
-          part < unit.count ? values[part * launch.slice.count * (kHeadDim / kDims)] : Values{};
-    }
-    const int64_t part = begin + lane * kDecodeWarps;
-    float2 own = {-INFINITY, 0};
-    if (lane < kAhead && part < unit.count) own = max_sums[part * launch.slice.count];
-    float raised = fmaxf(max, own.x);
-    for (int i = 1; i < 32; i *= 2) raised = fmaxf(raised, __shfl_xor_sync(~0u, raised, i));
-    const float kept = Exp2(max - ScoreBase(raised));
-    const float weight = Exp2(own.x - ScoreBase(raised));
-    max = raised;
-    sum = sum * kept + weight * own.y;
-    for (float& value : acc) value *= kept;
-#pragma unroll
-    for (int32_t i = 0; i < kAhead; ++i) {
-      const float of_part = __shfl_sync(~0u, weight, i);
-      for (int d = 0; d < kDims; ++d) acc[d] += of_part * ahead[i].of_dims[d];
+    if constexpr (C::State::kDefers) {
+      if (p > 0) FinishLeft<C, kHeadDim>(launch, p - 1, shared);
+      LeaveResults<C, kHeadDim>(p, state, warp, shared);
+    } else {
+      FinishPart(launch, p, state, warp, shared);
     }
   }
-  for (int i = 1; i < 32; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
-  if (lane == 0) {
-    maxima[warp] = max;
-    sums[warp] = sum;
-  }
-  for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
+  if (C::State::kDefers && num_parts > 0) FinishLeft<C, kHeadDim>(launch, num_parts - 1, shared);
 }
 
 template <typename Kv, int kHeadDim, typename Filling>
@@ -290,6 +279,8 @@ __global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   AllowNextKernel();
+  if (C::State::kDefers && threadIdx.x == 0)
+    InitBarrier(SharedAddress(&shared.finished), kDecodeWarps);
   AwaitLastKernel();
   const int32_t num_parts =
       PlanParts<C::kTokensOfPage>(launch, shared.plan, shared.total_parts, shared.parts);
@@ -302,73 +293,6 @@ __global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
       AttendPlain<C, kHeadDim>(launch, shared.parts[p], warp, state);
       FinishPart(launch, p, state, warp, shared);
     }
-  }
-}
-
-// Of `left_out`, relative to its own maximum, of that and what was attended. Maxima are of scores
-// in base 2; that of nothing is minus infinity.
-__device__ float ShareOf(float left_out_max, float left_out, float attended_max, float attended) {
-  const float base = ScoreBase(fmaxf(left_out_max, attended_max));
-  const float out = left_out * Exp2(left_out_max - base);
-  const float all = out + attended * Exp2(attended_max - base);
-  return all > 0 ? out / all : 0;
-}
-
-// Merges the parts of a query head and its estimate into out; a block for each query head. Bound by
-// the latency of two reads: of the plan and what does not depend on it, and of all parts at once.
-template <int kHeadDim>
-__global__ void __launch_bounds__(kDecodeThreads)
-    MergeKernel(const __grid_constant__ DecodeLaunch launch) {
-  __shared__ float maxima[kDecodeWarps], sums[kDecodeWarps], accs[kDecodeWarps][kHeadDim];
-  const auto block = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
-  const GroupSlice& slice = launch.slice;
-  const int32_t unit = block / slice.count, q = block % slice.count;
-  const int64_t sequence = launch.first_sequence + unit / launch.num_heads;
-  const int64_t query_head =
-      int64_t{launch.first_head + unit % launch.num_heads} * slice.group + slice.first + q;
-  const int64_t query = sequence * launch.kv_heads * slice.group + query_head;
-  AllowNextKernel();
-  AwaitLastKernel();
-  const UnitParts parts = PlannedUnits(launch)[unit];
-  constexpr int kEach = (kHeadDim + kDecodeThreads - 1) / kDecodeThreads;  // dimensions of a thread
-  float estimate_max = -INFINITY, estimate_sum = 0, estimate[kEach] = {};
-  if (launch.estimate_max != nullptr) {
-    estimate_max = launch.estimate_max[query];
-    estimate_sum = launch.estimate_sum[query];
-    for (int i = 0; i < kEach; ++i) {
-      const int d = thread + i * kDecodeThreads;
-      if (d < kHeadDim) estimate[i] = launch.estimate_acc[query * kHeadDim + d];
-    }
-  }
-  const float sink =
-      launch.sinks == nullptr ? -INFINITY : launch.sinks[query_head] * std::numbers::log2e_v<float>;
-  SumHead<kHeadDim>(launch, parts, q, maxima, sums, accs);
-  const bool has_estimate = estimate_sum > 0;
-  estimate_max = has_estimate ? estimate_max * std::numbers::log2e_v<float> : -INFINITY;
-  __syncthreads();
-  if (thread >= kHeadDim) return;
-  float max = fmaxf(estimate_max, sink);
-  for (const float other : maxima) max = fmaxf(max, other);
-  const float base = ScoreBase(max);
-  float sum = Exp2(sink - base), acc[kEach] = {};
-  for (int w = 0; w < kDecodeWarps; ++w) {
-    const float weight = Exp2(maxima[w] - base);
-    sum += weight * sums[w];
-    for (int i = 0; i < kEach; ++i) acc[i] += weight * accs[w][thread + i * kDecodeThreads];
-  }
-  if (thread == 0 && launch.unseen_max != nullptr) {
-    launch.unseen_share[query] = ShareOf(launch.unseen_max[query] * std::numbers::log2e_v<float>,
-                                         launch.unseen_sum[query], max, sum);
-  }
-  if (has_estimate) {
-    const float weight = Exp2(estimate_max - base);
-    sum += weight * estimate_sum;
-    for (int i = 0; i < kEach; ++i) acc[i] += weight * estimate[i];
-  }
-  auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + sequence * launch.out_stride;
-  for (int i = 0; i < kEach; ++i) {
-    out[query_head * kHeadDim + thread + i * kDecodeThreads] =
-        __float2bfloat16_rn(sum == 0 ? 0.0f : acc[i] / sum);
   }
 }
 
@@ -414,7 +338,7 @@ cudaError_t Launch(DecodeLaunch launch, cudaStream_t stream) {
   static const Grid one = FindGrid<Kv, kHeadDim, FillingOfOne>();  // a process has one device
   if (one.code != cudaSuccess) return one.code;
   launch.plan_blocks = min(kMaxDecodeBlocks, one.blocks);
-  if constexpr (std::is_same_v<Kv, int8_t> && kHeadDim <= 128) {
+  if constexpr (StateOf<Kv, kHeadDim>::Type::kElementBytes == 1 && kHeadDim <= 128) {
     static const Grid several = FindGrid<Kv, kHeadDim, FillingOfSeveral>();
     if (several.code != cudaSuccess) return several.code;
     if (launch.num_sequences > 1 && several.blocks >= launch.plan_blocks) {
@@ -444,22 +368,11 @@ cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType element, uint32_
     case DType::kBf16:
       return LaunchFor<__nv_bfloat16>(launch, head_dim, stream);
     case DType::kInt8:
-      return LaunchFor<int8_t>(launch, head_dim, stream);
+      return launch.slice.count <= 4 ? LaunchFor<EightBits<4>>(launch, head_dim, stream)
+                                     : LaunchFor<EightBits<8>>(launch, head_dim, stream);
     default:
       return LaunchFor<float>(launch, head_dim, stream);
   }
-}
-
-cudaError_t LaunchDecodeMerge(const DecodeLaunch& launch, uint32_t head_dim, bool early,
-                              cudaStream_t stream) {
-  const auto heads =
-      static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.slice.count);
-  return LaunchDependent(
-      {.grid = dim3(heads), .block = dim3(kDecodeThreads), .stream = stream, .early = early},
-      head_dim == 256   ? &MergeKernel<256>
-      : head_dim == 128 ? &MergeKernel<128>
-                        : &MergeKernel<64>,
-      launch);
 }
 
 }  // namespace retroinfer::cuda

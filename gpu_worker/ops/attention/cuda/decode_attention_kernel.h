@@ -1,4 +1,4 @@
-// What decode_attention.cc asks of the kernel in decode_attention_kernel.cu.
+// What decode_attention.cc asks of the kernels in decode_attention_{kernel,merge}.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>

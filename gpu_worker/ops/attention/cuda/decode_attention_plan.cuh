@@ -59,6 +59,16 @@ __device__ inline UnitParts* PlannedUnits(const DecodeLaunch& launch) {
   return reinterpret_cast<UnitParts*>(launch.scratch);
 }
 
+// Results of the launch's parts, in scratch: (max, sum) [parts][slice.count], values
+// [parts][slice.count][head_dim], relative to the maximum.
+__device__ inline float2* PartMaxSums(const DecodeLaunch& launch) {
+  return reinterpret_cast<float2*>(launch.scratch + kDecodePlanBytes);
+}
+__device__ inline float* PartValues(const DecodeLaunch& launch) {
+  return reinterpret_cast<float*>(PartMaxSums(launch) +
+                                  MaxDecodeParts(launch.num_sequences) * launch.slice.count);
+}
+
 // Describes unit `unit` of the launch, but for its parts.
 template <int kTokensOfPage>
 __device__ inline DecodePart DescribeUnit(const DecodeLaunch& launch, int32_t unit) {
@@ -157,23 +167,39 @@ __device__ inline void TakePart(const DecodeLaunch& launch, int32_t unit, int32_
   parts[own / blocks] = part;
 }
 
-// Plans up to 32 units, a lane each, without a barrier. Called by one warp; returns the number of
-// all parts.
+// Whether PlanByLanes can plan that many units: no sequence has heads in two warps.
+__device__ inline bool CanPlanByLanes(const DecodeLaunch& launch, int32_t units) {
+  return units <= 32 || (units <= kDecodeThreads && 32 % launch.num_heads == 0);
+}
+
+// Plans units, a thread each: the first warp alone up to 32, without a barrier; otherwise the whole
+// block, with one. Returns the number of all parts.
 template <int kTokensOfPage>
-__device__ inline int32_t PlanFewUnits(const DecodeLaunch& launch, int32_t units,
-                                       DecodePart* parts) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+__device__ inline int32_t PlanByLanes(const DecodeLaunch& launch, int32_t units,
+                                      DecodePlanScratch& plan, DecodePart* parts) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t heads = launch.num_heads;
-  const int32_t unit = min(lane, units - 1), first = unit / heads * heads;
+  const int32_t unit = min(thread, units - 1), first = unit / heads * heads;
   const DecodePart part = DescribeUnit<kTokensOfPage>(launch, unit);
   int32_t tiles = 0, of_sequence = 0;
-  for (int32_t h = 0; h < heads; ++h) tiles += __shfl_sync(~0u, part.end, first + h);
+  for (int32_t h = 0; h < heads; ++h) tiles += __shfl_sync(~0u, part.end, (first + h) % 32);
   const int32_t wanted = WantedParts(launch, part.end, tiles);
-  for (int32_t h = 0; h < heads; ++h) of_sequence += __shfl_sync(~0u, wanted, first + h);
-  const int32_t count = lane < units ? FinalParts(launch, wanted, part.end, tiles, of_sequence) : 0;
+  for (int32_t h = 0; h < heads; ++h) of_sequence += __shfl_sync(~0u, wanted, (first + h) % 32);
+  const int32_t count =
+      thread < units ? FinalParts(launch, wanted, part.end, tiles, of_sequence) : 0;
   const int32_t end = SumOfLanes(count);
-  if (lane < units) TakePart(launch, unit, end - count, count, part, parts);
-  return __shfl_sync(~0u, end, 31);
+  int32_t before = 0, total = __shfl_sync(~0u, end, 31);
+  if (units > 32) {
+    if (thread % 32 == 0) plan.parts[thread / 32] = total;
+    __syncthreads();
+    total = 0;
+    for (int32_t w = 0; w < kDecodeWarps; ++w) {
+      if (w == thread / 32) before = total;
+      total += plan.parts[w];
+    }
+  }
+  if (thread < units) TakePart(launch, unit, before + end - count, count, part, parts);
+  return total;
 }
 
 // Where page `page` of a tile lies, as far as is known without waiting for memory.
@@ -210,14 +236,17 @@ __device__ inline PageRequest RequestPage(const DecodePart& part, int32_t tile, 
           min(max(hidden - page * kTokensOfPage, 0), kTokensOfPage)};
 }
 
-// Address of a requested page; anything in the pool if it has no tokens.
+// Bytes of a dense block of all layers and heads.
 template <int kTokensOfPage>
-__device__ inline const std::byte* ResolvePage(const DecodeLaunch& launch,
+__device__ inline int64_t BlockBytes(const DecodeLaunch& launch) {
+  return int64_t{launch.num_layers} * launch.kv_heads * kRunBytes<kTokensOfPage>;
+}
+
+// Address of a requested page; anything in the pool if it has no tokens.
+__device__ inline const std::byte* ResolvePage(const DecodeLaunch& launch, int64_t block_bytes,
                                                const PageRequest& request) {
   if (request.tokens == 0) return launch.pool;
   if (request.offset == kIsAddress) return reinterpret_cast<const std::byte*>(request.word);
-  const int64_t block_bytes =
-      int64_t{launch.num_layers} * launch.kv_heads * kRunBytes<kTokensOfPage>;
   return launch.pool + static_cast<int64_t>(request.word) * block_bytes + request.offset;
 }
 
@@ -229,9 +258,9 @@ __device__ inline int32_t PlanParts(const DecodeLaunch& launch, DecodePlanScratc
   const int32_t units = launch.num_sequences * launch.num_heads;
   const auto block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (units <= 32) {
-    if (thread < 32) {
-      const int32_t total = PlanFewUnits<kTokensOfPage>(launch, units, parts);
+  if (CanPlanByLanes(launch, units)) {
+    if (units > 32 || thread < 32) {
+      const int32_t total = PlanByLanes<kTokensOfPage>(launch, units, plan, parts);
       if (thread == 0) total_parts = total;
     }
   } else {

@@ -1,5 +1,7 @@
 // What one warp knows of its tiles: running maximum, sum and weighted values of up to 8 query
 // heads, in registers, and how it takes in a tile. Scores are in units of log2, so weights are 2^x.
+// A state's kDefers says whether a warp leaves its results of a part to the others and goes on,
+// which takes two places for the results of all heads.
 #pragma once
 
 #include <cmath>
@@ -12,7 +14,7 @@ namespace retroinfer::cuda {
 
 // Results of the block's warps, in shared memory: those of some query heads at a time.
 template <int kHeadDim>
-struct WarpResults {
+struct alignas(16) WarpResults {
   static constexpr int32_t kHeads = 512 / kHeadDim;  // of a section
   static constexpr int32_t kStride = kHeadDim + 4;   // so that the lanes of a warp meet all banks
 
@@ -38,11 +40,36 @@ __device__ inline const __nv_bfloat16* Queries(const DecodeLaunch& launch, const
          (int64_t{part.head} * launch.slice.group + launch.slice.first) * head_dim;
 }
 
-// What the states of bf16 and of eight bits share. They take in tiles on tensor cores: keys times
-// the queries, then values, transposed, times the weights.
+// bf16 KV, on tensor cores: keys times the queries, then values, transposed, times the weights. A
+// tile in shared memory: 16 keys, then 16 values, of head_dim elements each; the 16-byte pieces of
+// row i lie at their index xor i % 8, so that 8 rows of a matrix meet all banks.
 template <int kHeadDim>
-class TensorSums {
+class TensorState {
  public:
+  static constexpr int kElementBytes = 2;
+  static constexpr bool kDefers = false;
+  static constexpr int kRowBytes = kElementBytes * kHeadDim;
+  static constexpr int kTileBytes = 2 * kTileTokens * kRowBytes;
+
+  // Offset of a 16-byte piece of a key in a tile.
+  __device__ static uint32_t PieceOffset(int32_t row, int32_t piece) {
+    return static_cast<uint32_t>(row * kRowBytes + ((piece ^ (row & 7)) << 4));
+  }
+
+  // Begins to load the queries of the part that Begin will start.
+  __device__ void Prefetch(const DecodeLaunch& launch, const DecodePart& part) {
+    const int32_t lane = Lane(), q = lane / 4;
+    const __nv_bfloat16* query =
+        Queries(launch, part, kHeadDim) + static_cast<int64_t>(q) * kHeadDim + 2 * (lane % 4);
+    for (int i = 0; i < kSteps; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        next_queries_[i][half] = q < launch.slice.count
+                                     ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8 * half)
+                                     : 0u;
+      }
+    }
+  }
+
   __device__ void Begin() {
     for (int i = 0; i < kSteps; ++i) {
       queries_[i][0] = next_queries_[i][0];
@@ -51,6 +78,25 @@ class TensorSums {
     }
     max_[0] = max_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0;
+  }
+
+  // Takes in a tile; bit i of `mask` says that token i is there.
+  __device__ void Attend(uint32_t tile, uint32_t mask, float scale_log2) {
+    float scores[4];  // tokens lane / 4 and + 8, query heads 2 (lane % 4) and the next
+    Score(tile, scores);
+    const int32_t token = Lane() / 4;
+    for (int i = 0; i < 4; ++i) {
+      const bool is_there = (mask >> (token + 8 * (i / 2)) & 1) != 0;
+      scores[i] = is_there ? scores[i] * scale_log2 : -INFINITY;
+    }
+    RaiseMax(scores);
+    const float base[2] = {ScoreBase(max_[0]), ScoreBase(max_[1])};
+    float weights[4];
+    for (int i = 0; i < 4; ++i) {
+      weights[i] = Exp2(scores[i] - base[i % 2]);
+      sum_[i % 2] += weights[i];
+    }
+    AddValues(tile + kTileTokens * kRowBytes, Split(weights));
   }
 
   // Tells the other warps maximum and sum.
@@ -66,7 +112,20 @@ class TensorSums {
     }
   }
 
- protected:
+  // Writes the values of a section's query heads, relative to the warp's own maximum.
+  __device__ void PublishValues(int32_t section, WarpResults<kHeadDim>& results,
+                                int32_t warp) const {
+    constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
+    const int32_t q = 2 * (Lane() % 4) - section * kHeads, row = Lane() / 4;
+    if (q < 0 || q >= kHeads) return;
+    for (int step = 0; step < kSteps; ++step) {
+      for (int i = 0; i < 4; ++i) {
+        results.acc[warp][q + i % 2][16 * step + row + 8 * (i / 2)] = acc_[step][i];
+      }
+    }
+  }
+
+ private:
   static constexpr int kSteps = kHeadDim / 16;
 
   __device__ static int32_t Lane() { return static_cast<int32_t>(threadIdx.x % 32); }
@@ -115,81 +174,6 @@ class TensorSums {
     MultiplyAdd(values, weights.low[0], weights.low[1], acc_[step]);
   }
 
-  uint32_t queries_[kSteps][2];
-  uint32_t next_queries_[kSteps][2];
-  float acc_[kSteps][4];   // 16 dimensions, of which a lane has two; query heads as the scores'
-  float max_[2], sum_[2];  // max_ the same in all lanes of a column, sum_ the lane's own share
-};
-
-// bf16 KV. A tile in shared memory: 16 keys, then 16 values, of head_dim elements each; the 16-byte
-// pieces of row i lie at their index xor i % 8, so that 8 rows of a matrix meet all banks.
-template <int kHeadDim>
-class TensorState : public TensorSums<kHeadDim> {
- public:
-  static constexpr int kRowBytes = 2 * kHeadDim;
-  static constexpr int kTileBytes = 2 * kTileTokens * kRowBytes;
-
-  // Offset of a 16-byte piece of a key in a tile.
-  __device__ static uint32_t PieceOffset(int32_t row, int32_t piece) {
-    return static_cast<uint32_t>(row * kRowBytes + ((piece ^ (row & 7)) << 4));
-  }
-
-  // Begins to load the queries of the part that Begin will start.
-  __device__ void Prefetch(const DecodeLaunch& launch, const DecodePart& part) {
-    const int32_t lane = Lane(), q = lane / 4;
-    const __nv_bfloat16* query =
-        Queries(launch, part, kHeadDim) + static_cast<int64_t>(q) * kHeadDim + 2 * (lane % 4);
-    for (int i = 0; i < kSteps; ++i) {
-      for (int half = 0; half < 2; ++half) {
-        next_queries_[i][half] = q < launch.slice.count
-                                     ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8 * half)
-                                     : 0u;
-      }
-    }
-  }
-
-  // Takes in a tile; bit i of `mask` says that token i is there.
-  __device__ void Attend(uint32_t tile, uint32_t mask, float scale_log2) {
-    float scores[4];  // tokens lane / 4 and + 8, query heads 2 (lane % 4) and the next
-    Score(tile, scores);
-    const int32_t token = Lane() / 4;
-    for (int i = 0; i < 4; ++i) {
-      const bool is_there = (mask >> (token + 8 * (i / 2)) & 1) != 0;
-      scores[i] = is_there ? scores[i] * scale_log2 : -INFINITY;
-    }
-    Sums::RaiseMax(scores);
-    const float base[2] = {ScoreBase(max_[0]), ScoreBase(max_[1])};
-    float weights[4];
-    for (int i = 0; i < 4; ++i) {
-      weights[i] = Exp2(scores[i] - base[i % 2]);
-      sum_[i % 2] += weights[i];
-    }
-    AddValues(tile + kTileTokens * kRowBytes, Sums::Split(weights));
-  }
-
-  // Writes the values of a section's query heads, relative to the warp's own maximum.
-  __device__ void PublishValues(int32_t section, WarpResults<kHeadDim>& results,
-                                int32_t warp) const {
-    constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
-    const int32_t q = 2 * (Lane() % 4) - section * kHeads, row = Lane() / 4;
-    if (q < 0 || q >= kHeads) return;
-    for (int step = 0; step < kSteps; ++step) {
-      for (int i = 0; i < 4; ++i) {
-        results.acc[warp][q + i % 2][16 * step + row + 8 * (i / 2)] = acc_[step][i];
-      }
-    }
-  }
-
- private:
-  using Sums = TensorSums<kHeadDim>;
-  using Sums::acc_;
-  using Sums::kSteps;
-  using Sums::Lane;
-  using Sums::max_;
-  using Sums::next_queries_;
-  using Sums::queries_;
-  using Sums::sum_;
-
   __device__ void Score(uint32_t keys, float (&scores)[4]) const {
     const int32_t lane = Lane();
     const int32_t row = lane % 16, piece = lane / 16;
@@ -204,16 +188,21 @@ class TensorState : public TensorSums<kHeadDim> {
     for (int i = 0; i < 4; ++i) scores[i] += odd[i];
   }
 
-  __device__ void AddValues(uint32_t values, const typename Sums::SplitWeights& weights) {
+  __device__ void AddValues(uint32_t values, const SplitWeights& weights) {
     const int32_t lane = Lane();
     const int32_t row = lane % 8 + 8 * (lane / 16), piece = lane / 8 % 2;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       uint32_t matrices[4];
       LoadMatricesTransposed(values + PieceOffset(row, 2 * i + piece), matrices);
-      Sums::AddWeighted(i, matrices, weights);
+      AddWeighted(i, matrices, weights);
     }
   }
+
+  uint32_t queries_[kSteps][2];
+  uint32_t next_queries_[kSteps][2];
+  float acc_[kSteps][4];   // 16 dimensions, of which a lane has two; query heads as the scores'
+  float max_[2], sum_[2];  // max_ the same in all lanes of a column, sum_ the lane's own share
 };
 
 // f32 KV, straight from global memory: a token at a time, each lane a few dimensions. For tests and
@@ -221,6 +210,8 @@ class TensorState : public TensorSums<kHeadDim> {
 template <int kHeadDim>
 class PlainState {
  public:
+  static constexpr int kElementBytes = 4;
+  static constexpr bool kDefers = false;
   static constexpr int kTileBytes = 16;  // nothing is copied
 
   __device__ void Begin(const DecodeLaunch& launch, const DecodePart& part) {

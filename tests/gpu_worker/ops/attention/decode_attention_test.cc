@@ -59,6 +59,7 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
                          deviation_of_token_(i));
         *out = RoundedTokens(random, geometry.format.token, geometry.head_dim);
       }
+      change_token_(seed, i, tokens[i]);
     }
     return tokens;
   }
@@ -118,6 +119,9 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
   int32_t window_ = 0;
   bool has_sinks_ = false;
   std::function<float(size_t)> deviation_of_token_ = [](size_t) { return 1.0f; };
+  // Of seed 16 * that of the sequence + the KV head.
+  std::function<void(uint64_t seed, size_t i, Token&)> change_token_ = [](auto...) {};
+  std::function<float(size_t)> factor_of_query_element_ = [](size_t) { return 1.0f; };
   const DType activations_ = backend_->ops->model().activation_dtype();
   const double tolerance_ = Tolerance(activations_);
 };
@@ -181,9 +185,9 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
   Result result;
   for (size_t i = 0; i < batch.size(); ++i) {
     const Sequence& s = batch[i];
-    const auto q = FromBytes(
-        ToBytes(RandomNormal(static_cast<size_t>(query_heads * dim), seeds[i] + 7), activations_),
-        activations_);
+    auto random = RandomNormal(static_cast<size_t>(query_heads * dim), seeds[i] + 7);
+    for (size_t e = 0; e < random.size(); ++e) random[e] *= factor_of_query_element_(e);
+    const auto q = FromBytes(ToBytes(random, activations_), activations_);
     queries.insert(queries.end(), q.begin(), q.end());
     const auto acc = RandomNormal(static_cast<size_t>(query_heads * dim), seeds[i] + 8, 3.0f);
     accs.insert(accs.end(), acc.begin(), acc.end());
@@ -323,7 +327,7 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
                 {{.sink = 4, .window = 70, .paged = 45, .estimated = 1}, {.sink = 3}}, {5, 6});
         EXPECT_LE(RelativeError(result.got, result.want), tolerance_)
             << head_dim << ", group " << group << ", " << format.name;
-        // Of sums of scores that are rounded to f32.
+        // Of sums of scores that are rounded to f32, or whose queries are rounded to 15 bits.
         EXPECT_LE(result.LargestErrorOfShares(), 1e-5)
             << head_dim << ", group " << group << ", " << format.name;
       }
@@ -395,6 +399,50 @@ TEST_P(DecodeAttentionTest, TokensOfVerySmallAndVeryLargeValues) {
   }
 }
 
+// A few elements of a query are far larger than the rest, as models have them, and heads differ.
+TEST_P(DecodeAttentionTest, QueriesWithFewLargeElements) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    for (const int64_t group : {4, 7}) {
+      for (const float large : {1.0f / 1024, 16.0f}) {
+        factor_of_query_element_ = [large](size_t i) {
+          return std::ldexp(i % 61 == 5 ? large : 1.0f, static_cast<int>(i / 128 % 3) - 2);
+        };
+        const Result result =
+            Run({2, 2, 128, format}, group, {{.sink = 4, .window = 300, .paged = 90}}, {9});
+        EXPECT_LE(RelativeError(result.got, result.want), tolerance_)
+            << format.name << ", group " << group << ", " << large;
+      }
+    }
+  }
+}
+
+// Other heads and sequences have their numbers. The CPU gives a key that is no number no weight
+// where other tokens have one.
+TEST_P(DecodeAttentionTest, AKeyOrAValueThatIsNoNumberMakesItsHeadNone) {
+  for (const KvFormat& format : {kBf16Kv, kInt8Kv}) {
+    for (const bool is_key : {true, false}) {
+      if (is_key && GetParam().name != "Cuda") continue;
+      for (const int64_t group : {4, 7}) {
+        change_token_ = [is_key](uint64_t seed, size_t i, Token& token) {
+          if (seed != 5 * 16 + 1 || i != 37) return;
+          std::ranges::fill(is_key ? token.key : token.value, kNan);
+        };
+        const Result result =
+            Run({2, 2, 128, format}, group,
+                {{.sink = 4, .window = 200}, {.sink = 4, .window = 90, .paged = 20}}, {5, 6});
+        size_t num_nans = 0;
+        for (size_t i = 0; i < result.got.size(); ++i) {
+          const bool is_nan = std::isnan(result.want[i]);
+          EXPECT_EQ(std::isnan(result.got[i]), is_nan)
+              << format.name << ", " << is_key << ", " << i;
+          num_nans += is_nan ? 1 : 0;
+        }
+        EXPECT_EQ(num_nans, static_cast<size_t>(group * 128));
+      }
+    }
+  }
+}
+
 // Clusters that begin and end within pages, beside tokens of others that must not be seen.
 TEST_P(DecodeAttentionTest, SeesOnlyTheTokensThatAPageIsNamedFor) {
   for (const KvFormat& format : {kBf16PackedKv, kInt8PackedKv}) {
@@ -424,21 +472,23 @@ TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheBatch) {
 
 // Batches of all sizes, which a backend may divide among its processors in ways of their own.
 TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheSizeOfTheBatch) {
-  for (const KvFormat& format : {kBf16Kv, kInt8Kv}) {
+  for (const auto& [format, group] :
+       {std::pair{kBf16Kv, int64_t{4}}, {kInt8Kv, int64_t{4}}, {kInt8Kv, int64_t{8}}}) {
     const KvGeometry geometry = {2, 2, 128, format};
     std::vector<Sequence> batch = {{.sink = 4, .window = 700, .paged = 300, .estimated = 1},
                                    {.sink = 4, .window = 701, .paged = 290, .estimated = 1}};
     std::vector<uint64_t> seeds = {21, 22};
-    const std::vector<float> two = Run(geometry, 4, batch, seeds).got;
-    const std::vector<float> one = Run(geometry, 4, {batch[0]}, {21}).got;
-    EXPECT_TRUE(std::equal(one.begin(), one.end(), two.begin())) << format.name;
+    const std::vector<float> two = Run(geometry, group, batch, seeds).got;
+    const std::vector<float> one = Run(geometry, group, {batch[0]}, {21}).got;
+    EXPECT_TRUE(std::equal(one.begin(), one.end(), two.begin())) << format.name << ", " << group;
     for (const size_t size : {9u, 40u, 70u}) {
       while (batch.size() < size) {
         batch.push_back({.sink = 4, .window = static_cast<int32_t>(batch.size() % 7), .paged = 9});
         seeds.push_back(20 + batch.size());
       }
-      const std::vector<float> many = Run(geometry, 4, batch, seeds).got;
-      EXPECT_TRUE(std::equal(two.begin(), two.end(), many.begin())) << size << ", " << format.name;
+      const std::vector<float> many = Run(geometry, group, batch, seeds).got;
+      EXPECT_TRUE(std::equal(two.begin(), two.end(), many.begin()))
+          << size << ", " << format.name << ", " << group;
     }
   }
 }
