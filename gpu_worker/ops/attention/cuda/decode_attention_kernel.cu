@@ -18,19 +18,10 @@
 namespace retroinfer::cuda {
 namespace {
 
-// How a launch fills a multiprocessor: with how many blocks, for how many there are registers, and
-// with how many bytes of stages for each warp.
-//
-// One sequence, which is cut for two blocks on each multiprocessor. 16 KiB for each warp, 128 KiB
-// on a multiprocessor: more under way only queues up.
-struct FillingOfOne {
-  static constexpr int kBlocks = 2, kRoomFor = 2, kWarpBytes = 16384;
-};
-// Several, in eight bits: a third block works while others begin and end parts, and a block of the
-// estimation or of the merge has room beside the three.
-struct FillingOfSeveral {
-  static constexpr int kBlocks = 3, kRoomFor = 4, kWarpBytes = 8192;
-};
+// How a launch fills a multiprocessor: with how many blocks, and with how many bytes of stages for
+// each warp. 128 KiB on a multiprocessor: more under way only queues up. Two blocks with deep rings
+// are faster than three with shallow ones, since a ring carries a warp across the ends of parts.
+constexpr int kBlocksOfProcessor = 2, kWarpBytes = 16384;
 
 // Elements of keys and values: float, __nv_bfloat16, or in eight bits, for up to so many query
 // heads of a KV head.
@@ -50,7 +41,7 @@ struct StateOf<EightBits<kHeads>, kHeadDim> {
   using Type = EightBitState<kHeadDim, kHeads>;
 };
 
-template <typename Kv, int kHeadDim, typename Filling>
+template <typename Kv, int kHeadDim>
 struct Config {
   using State = typename StateOf<Kv, kHeadDim>::Type;
   static constexpr bool kTensor = !std::is_same_v<Kv, float>;
@@ -59,7 +50,6 @@ struct Config {
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
   static constexpr int kTileBytes = State::kTileBytes;
   // Two stages of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
-  static constexpr int kWarpBytes = Filling::kWarpBytes;
   static constexpr int kStages =
       kTensor ? (kTileBytes > kWarpBytes / 2 ? 2 : kWarpBytes / kTileBytes) : 1;
 };
@@ -271,10 +261,10 @@ __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32
   if (C::State::kDefers && num_parts > 0) FinishLeft<C, kHeadDim>(launch, num_parts - 1, shared);
 }
 
-template <typename Kv, int kHeadDim, typename Filling>
-__global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
+template <typename Kv, int kHeadDim>
+__global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
-  using C = Config<Kv, kHeadDim, Filling>;
+  using C = Config<Kv, kHeadDim>;
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
@@ -301,13 +291,13 @@ struct Grid {
   int blocks = 0;  // that fill the device
 };
 
-template <typename Kv, int kHeadDim, typename Filling>
-constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim, Filling>, kHeadDim>);
+template <typename Kv, int kHeadDim>
+constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
 
-template <typename Kv, int kHeadDim, typename Filling>
+template <typename Kv, int kHeadDim>
 Grid FindGrid() {
-  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim, Filling>;
-  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim, Filling>;
+  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim>;
+  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
   Grid grid;
   int device = 0, processors = 0, of_processor = 0;
   const auto attempt = [&grid](cudaError_t code) {
@@ -319,33 +309,26 @@ Grid FindGrid() {
   attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   attempt(
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads, kBytes));
-  grid.blocks = processors * min(of_processor, Filling::kBlocks);
+  grid.blocks = processors * min(of_processor, kBlocksOfProcessor);
   if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
   return grid;
 }
 
-template <typename Kv, int kHeadDim, typename Filling>
+template <typename Kv, int kHeadDim>
 cudaError_t LaunchBlocks(const DecodeLaunch& launch, int blocks, cudaStream_t stream) {
   return LaunchDependent({.grid = dim3(static_cast<unsigned>(blocks)),
                           .block = dim3(kDecodeThreads),
-                          .shared_bytes = kSharedBytes<Kv, kHeadDim, Filling>,
+                          .shared_bytes = kSharedBytes<Kv, kHeadDim>,
                           .stream = stream},
-                         &DecodeAttentionKernel<Kv, kHeadDim, Filling>, launch);
+                         &DecodeAttentionKernel<Kv, kHeadDim>, launch);
 }
 
 template <typename Kv, int kHeadDim>
 cudaError_t Launch(DecodeLaunch launch, cudaStream_t stream) {
-  static const Grid one = FindGrid<Kv, kHeadDim, FillingOfOne>();  // a process has one device
-  if (one.code != cudaSuccess) return one.code;
-  launch.plan_blocks = min(kMaxDecodeBlocks, one.blocks);
-  if constexpr (StateOf<Kv, kHeadDim>::Type::kElementBytes == 1 && kHeadDim <= 128) {
-    static const Grid several = FindGrid<Kv, kHeadDim, FillingOfSeveral>();
-    if (several.code != cudaSuccess) return several.code;
-    if (launch.num_sequences > 1 && several.blocks >= launch.plan_blocks) {
-      return LaunchBlocks<Kv, kHeadDim, FillingOfSeveral>(launch, several.blocks, stream);
-    }
-  }
-  return LaunchBlocks<Kv, kHeadDim, FillingOfOne>(launch, launch.plan_blocks, stream);
+  static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
+  if (grid.code != cudaSuccess) return grid.code;
+  launch.plan_blocks = min(kMaxDecodeBlocks, grid.blocks);
+  return LaunchBlocks<Kv, kHeadDim>(launch, launch.plan_blocks, stream);
 }
 
 template <typename Kv>
