@@ -14,7 +14,8 @@ namespace retroinfer::cuda {
 
 constexpr int kMaxGroup = 16;
 constexpr int kMaxCandidates = 512;
-constexpr int kCutParts = 8;    // that the sums of a cut row are of
+constexpr int kLogCutParts = 3;  // parts that the sums of a cut row are of, to base 2
+constexpr int kCutParts = 1 << kLogCutParts;
 constexpr int kSumsOfPart = 32;  // a warp's each
 
 // How the blocks of a row are made. kMany: whether there are several.
@@ -59,7 +60,14 @@ struct HeadSum {
 template <typename Form>
 struct SelectShared {
   static constexpr int kMaxBlocks = Form::Blocks::kMaxBlocks;
-  enum { kSums, kCoarse, kFine, kCandidates = kFine + 2, kTies = kCandidates + 2, kArrivals = kTies + 2 };
+  enum {
+    kSums,
+    kCoarse,
+    kFine,
+    kCandidates = kFine + 2,
+    kTies = kCandidates + 2,
+    kArrivals = kTies + 2
+  };
 
   // Written by all blocks of the row.
   Arrival arrivals[kArrivals];
@@ -92,10 +100,10 @@ struct Places {
   int32_t begin;
   int32_t count;
 
-  // Part `part` of `num_parts` of a row of `all`.
-  static __device__ Places Of(int32_t all, int part, int num_parts) {
-    const int32_t blocks = all / 64, begin = blocks * part / num_parts;
-    return {begin * 64, (blocks * (part + 1) / num_parts - begin) * 64};
+  // Part `part` of 2^log_parts of a row of `all`.
+  static __device__ Places Of(int32_t all, int part, int log_parts) {
+    const int32_t blocks = all / 64, begin = blocks * part >> log_parts;
+    return {begin * 64, ((blocks * (part + 1) >> log_parts) - begin) * 64};
   }
 };
 
@@ -160,13 +168,13 @@ __device__ inline ExpSum SumOfWarp(const RowScores& of, int number) {
 // does not depend on the number of blocks, nor do their last bits.
 template <typename Form, typename Job>
 __device__ void SendSums(const typename Form::Blocks& blocks, const Job& job, int64_t row,
-                         int32_t num_places, int num_parts, SelectShared<Form>& shared) {
+                         int32_t num_places, int log_parts, SelectShared<Form>& shared) {
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  const int of_block = num_parts * kSumsOfPart / blocks.count();
+  const int of_block = (kSumsOfPart << log_parts) >> blocks.log_count();
   for (int i = warp; i < of_block; i += Form::kWarps) {
-    const int number = blocks.index() * of_block + i;
-    const Places places = Places::Of(num_places, number / kSumsOfPart, num_parts);
-    const ExpSum sum = SumOfWarp(job.Scores(row, places), number % kSumsOfPart);
+    const auto number = static_cast<unsigned>(blocks.index() * of_block + i);
+    const Places places = Places::Of(num_places, static_cast<int>(number / kSumsOfPart), log_parts);
+    const ExpSum sum = SumOfWarp(job.Scores(row, places), static_cast<int>(number % kSumsOfPart));
     // Lanes have sums whose last bits differ.
     const ExpSum first{__shfl_sync(kAllLanes, sum.max, 0), __shfl_sync(kAllLanes, sum.sum, 0)};
     if (lane >= blocks.count()) continue;
@@ -176,7 +184,7 @@ __device__ void SendSums(const typename Form::Blocks& blocks, const Job& job, in
 
 // Finds the sums of the heads of the group over all parts of the row.
 template <typename Form>
-__device__ void MergeSums(const typename Form::Blocks& blocks, int32_t group, int num_parts,
+__device__ void MergeSums(const typename Form::Blocks& blocks, int32_t group, int log_parts,
                           SelectShared<Form>& shared) {
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   const int width = SumWidth(group);
@@ -184,6 +192,7 @@ __device__ void MergeSums(const typename Form::Blocks& blocks, int32_t group, in
     const float log = LogOf(all);
     shared.head_sums[head] = {log, all.max - log};
   };
+  const int num_parts = 1 << log_parts;
   blocks.Await(shared.arrivals[shared.kSums]);
   for (int part = warp; part < num_parts; part += Form::kWarps) {
     const ExpSum all = MergeLanes(shared.warp_sums[part * kSumsOfPart + lane], 1 << width);
@@ -267,9 +276,9 @@ class Binning {
         fminf(kWidest, kWidthOverMean * (most + __logf(static_cast<float>(num_places))));
     if (ranking == GroupRanking::kSumOfSoftmax) most += kMostOfSum;
     least_ = most - width;
-    // Of what differences are really like, so that none passes the uppermost bin.
+    // Of what differences are really like, so that none passes the uppermost bin by half of one.
     const float range = most - least_;
-    factor_ = range > kNarrowest ? static_cast<float>(Form::kBins - 1) / range : 0;
+    factor_ = range > kNarrowest ? __fdividef(static_cast<float>(Form::kBins - 1), range) : 0;
   }
 
   // The bin as a number that is kFirst for the lowest one. A conversion would take eight times as

@@ -84,10 +84,10 @@ absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
   // A block has at most all places of a row that is not cut.
   const bool in_shared = args.max_clusters <= kMaxSharedRanks;
   if (in_shared) job.scratch = nullptr;
-  return CudaStatus(LaunchSelection(stream.get(), args.batch * args.num_kv_heads, group,
-                                    args.max_clusters, args.max_clusters > kMaxAlone,
-                                    in_shared ? args.max_clusters : 0, job),
-                    "cluster_select");
+  return CudaStatus(
+      LaunchSelection(stream.get(), args.batch * args.num_kv_heads, group, args.max_clusters,
+                      args.max_clusters > kMaxAlone, in_shared ? args.max_clusters : 0, job),
+      "cluster_select");
 }
 
 }  // namespace retroinfer::cuda

@@ -40,9 +40,7 @@ class PlaceRanks {
     for (float4& four : held_.ranks) four = None();
   }
 
-  __device__ int32_t num_batches() const {
-    return kHeld ? 1 : (count_ + kStep - 1) / kStep;
-  }
+  __device__ int32_t num_batches() const { return kHeld ? 1 : (count_ + kStep - 1) / kStep; }
   // The first of a thread's four places, from the block's first on.
   __device__ int32_t PlaceOf(int32_t batch, int round) const {
     return batch * kStep + (round * kThreads + static_cast<int32_t>(threadIdx.x)) * 4;

@@ -29,14 +29,15 @@ class RowBlocks {
       asm("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(number));
       asm("mov.u32 %0, %%cluster_nctarank;\n" : "=r"(all));
       index_ = static_cast<int>(number);
-      count_ = static_cast<int>(all);
+      log_count_ = 31 - __clz(static_cast<int>(all));
     }
 #endif
   }
 
   // Of this block in its row.
   __device__ int index() const { return index_; }
-  __device__ int count() const { return count_; }
+  __device__ int count() const { return 1 << log_count_; }
+  __device__ int log_count() const { return log_count_; }  // to base 2
 
   // Makes arrivals fit to be waited for. One thread calls it, before Meet.
   template <int kCount>
@@ -93,8 +94,9 @@ class RowBlocks {
             : "memory");
       } else if constexpr (sizeof(T) == 8) {
         asm volatile(
-            "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];\n"
-            ::"r"(at), "r"(words[0]), "r"(words[1]), "r"(told)
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, "
+            "[%3];\n" ::"r"(at),
+            "r"(words[0]), "r"(words[1]), "r"(told)
             : "memory");
       } else {
         asm volatile(
@@ -169,14 +171,12 @@ class RowBlocks {
 #if __CUDA_ARCH__ >= 900
   static __device__ uint32_t AddressIn(int block, const void* local) {
     uint32_t address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;\n"
-        : "=r"(address)
-        : "r"(Address(local)), "r"(block));
+    asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(address) : "r"(Address(local)), "r"(block));
     return address;
   }
 #endif
 
-  int index_ = 0, count_ = 1;
+  int index_ = 0, log_count_ = 0;
 };
 
 }  // namespace retroinfer::cuda

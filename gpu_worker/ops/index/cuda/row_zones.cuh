@@ -3,18 +3,9 @@
 
 #include <cstdint>
 
-#include "gpu_worker/ops/index/cuda/cluster_ranks.cuh"
+#include "gpu_worker/ops/index/cuda/row_thresholds.cuh"
 
 namespace retroinfer::cuda {
-
-constexpr uint64_t kNoKey = UINT64_MAX;
-
-__device__ inline uint64_t KeyOf(float rank, int32_t place) {
-  return uint64_t{OrderOf(rank)} << 32 | (0xffffffffu - static_cast<uint32_t>(place));
-}
-__device__ inline int32_t PlaceOfKey(uint64_t key) {
-  return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
-}
 
 // What the places of the best keys have: a larger rank, or the same and a place up to `last`.
 struct Threshold {
