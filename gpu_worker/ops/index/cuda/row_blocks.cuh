@@ -21,6 +21,11 @@ template <bool kMany>
 class RowBlocks {
  public:
   static constexpr int kMaxBlocks = kMany ? 16 : 1;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  static constexpr bool kIsThere = !kMany;  // whether the device has this
+#else
+  static constexpr bool kIsThere = true;
+#endif
 
   __device__ RowBlocks() {
 #if __CUDA_ARCH__ >= 900

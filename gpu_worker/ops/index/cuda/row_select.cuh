@@ -78,6 +78,7 @@ __device__ void Prepare(const typename Form::Blocks& blocks, SelectShared<Form>&
 // kHeld: no block has more places than HeldPlaces.
 template <int kHeads, bool kHeld, typename Form, typename Job>
 __global__ void __launch_bounds__(Form::kThreads, 1024 / Form::kThreads) SelectRow(const Job job) {
+  if constexpr (!Form::Blocks::kIsThere) return;
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<SelectShared<Form>*>(memory);
   auto* const shared_ranks = reinterpret_cast<float*>(&shared + 1);
