@@ -197,7 +197,7 @@ __device__ void MergeSums(const typename Form::Blocks& blocks, int32_t group, in
   for (int part = warp; part < num_parts; part += Form::kWarps) {
     const ExpSum all = MergeLanes(shared.warp_sums[part * kSumsOfPart + lane], 1 << width);
     const int head = lane >> width;
-    if (lane % (1 << width) != 0 || head >= group) continue;
+    if ((lane & ((1 << width) - 1)) != 0 || head >= group) continue;
     if (num_parts == 1) set(head, all);
     if (num_parts > 1) shared.part_sums[part][head] = all;
   }
