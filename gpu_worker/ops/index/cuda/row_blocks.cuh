@@ -121,6 +121,8 @@ class RowBlocks {
   __device__ void Await([[maybe_unused]] Arrival& arrival) const {
 #if __CUDA_ARCH__ >= 900
     if constexpr (kMany) {
+      // A wait in the cluster's scope would empty the L1 cache. What arrives lies in shared memory,
+      // and the counter is told of bytes that are there.
       uint32_t is_there = 0;
       while (is_there == 0) {
         asm volatile(
