@@ -1,6 +1,4 @@
-// A row is the clusters of a (sequence, KV head) (invariants in row_select.cuh). One block works on
-// up to kMaxAlone clusters, which is fastest.
-#include <algorithm>
+// A row is the clusters of a (sequence, KV head) (invariants in row_select.cuh).
 #include <cstdint>
 
 #include "common/status/status_macros.h"
@@ -12,7 +10,7 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int64_t kMaxAlone = 16 * 1024;  // clusters of a row that one block works on
+constexpr int64_t kMaxAlone = 16 * 1024;  // clusters of a row whose sums are not cut
 
 // What a row's selection is, for SelectRow.
 struct ClusterJob {
@@ -61,18 +59,6 @@ struct ClusterJob {
   }
 };
 
-template <int kParts>
-absl::Status Launch(cudaStream_t stream, int32_t num_rows, ClusterJob job) {
-  const int64_t blocks = job.max_clusters / 64;
-  const int64_t part_ranks =
-      std::max((blocks + kParts - 1) / kParts * 64, kParts > 1 ? kMaxAlone : job.max_clusters);
-  const bool in_shared = part_ranks <= kMaxSharedRanks;
-  if (in_shared) job.scratch = nullptr;
-  return CudaStatus(LaunchSelection<kParts>(stream, num_rows, job.group, job.max_clusters,
-                                            in_shared ? part_ranks : 0, job),
-                    "cluster_select");
-}
-
 }  // namespace
 
 absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
@@ -81,7 +67,7 @@ absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
   RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "cluster_select", "needs at most ", kMaxGroup,
                            " query heads for each KV head, has ", group));
   if (args.batch == 0) return absl::OkStatus();
-  const ClusterJob job{
+  ClusterJob job{
       .scores = args.scores.device_data(),
       .max_clusters = args.max_clusters,
       .group = group,
@@ -95,10 +81,13 @@ absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
       .num_estimated = args.num_estimated.device_data(),
       .scratch = reinterpret_cast<float*>(args.scratch.device_data()),
   };
-  const int32_t num_rows = args.batch * args.num_kv_heads;
-  const bool cut = StartsKernelsEarly() && args.max_clusters > kMaxAlone;  // 9.0 has clusters, too
-  return cut ? Launch<kClusterParts>(stream.get(), num_rows, job)
-             : Launch<1>(stream.get(), num_rows, job);
+  // A block has at most all places of a row that is not cut.
+  const bool in_shared = args.max_clusters <= kMaxSharedRanks;
+  if (in_shared) job.scratch = nullptr;
+  return CudaStatus(
+      LaunchSelection(stream.get(), args.batch * args.num_kv_heads, group, args.max_clusters,
+                      args.max_clusters > kMaxAlone, in_shared ? args.max_clusters : 0, job),
+      "cluster_select");
 }
 
 }  // namespace retroinfer::cuda

@@ -33,7 +33,7 @@ static_assert(kProductHeads == kWarps);  // a warp turns a query
 // A lane each. Blocks of 32 candidates take 37 us for 30 at batch 1 (120K tokens, an H100), and at
 // batch 6 87 for 90.
 constexpr int kCandidatesOfPart = 16;
-constexpr int32_t kMaxAloneCandidates = 3072;  // of a row that one block chooses for
+constexpr int32_t kMaxAloneCandidates = 3072;  // of a row whose sums are not cut
 
 // What a part has of its candidates, a lane each, and of the queries.
 template <int kDim>
@@ -459,10 +459,9 @@ absl::Status PageSelect(CudaStream& stream, const PageSelectArgs& args) {
                     .num_chosen = args.num_chosen.device_data(),
                     .shared_ranks = std::min(args.max_pages, kMaxSharedRanks)};
   const auto num_rows = static_cast<int32_t>(args.queries.rows * geometry.num_kv_heads);
-  const bool cut = StartsKernelsEarly() && args.max_candidates > kMaxAloneCandidates;
-  const auto choose = cut ? LaunchSelection<kClusterParts, PageJob> : LaunchSelection<1, PageJob>;
   return CudaStatus(
-      choose(stream.get(), num_rows, params.group, args.max_pages, job.shared_ranks, job),
+      LaunchSelection(stream.get(), num_rows, params.group, args.max_pages,
+                      args.max_candidates > kMaxAloneCandidates, job.shared_ranks, job),
       "page_select");
 }
 

@@ -1,15 +1,16 @@
-// The ranks of the places of a part of a row, as the threads of its block share them: a thread has
-// every kRowThreads-th four neighbouring places. Ranks of up to kHeldPlaces stay in registers,
-// where a pass over them costs no reads; those of longer parts lie in memory.
+// The ranks of a block's places of a row, as its threads share them: a thread has every
+// kThreads-th four neighbouring places. Ranks of up to HeldPlaces stay in registers, where a pass
+// over them costs no reads; more of them lie in memory.
 #pragma once
 
 #include <cstdint>
 
 namespace retroinfer::cuda {
 
-constexpr int kRowThreads = 1024;  // of a part
-constexpr int kPlaceRounds = 2;    // fours of places that a thread works on at a time
-constexpr int32_t kHeldPlaces = 4 * kPlaceRounds * kRowThreads;
+constexpr int kPlaceRounds = 2;  // fours of places that a thread works on at a time
+
+// Of a block of so many threads.
+constexpr int32_t HeldPlaces(int32_t num_threads) { return 4 * kPlaceRounds * num_threads; }
 
 // The ranks of a thread's places in one batch; -inf behind the end.
 struct RankBatch {
@@ -30,7 +31,7 @@ struct RankBatch {
   }
 };
 
-template <bool kHeld>
+template <int kThreads, bool kHeld>
 class PlaceRanks {
  public:
   // `memory` is for `count` ranks; not read where they are held.
@@ -39,14 +40,12 @@ class PlaceRanks {
     for (float4& four : held_.ranks) four = None();
   }
 
-  __device__ int32_t num_batches() const {
-    return kHeld ? 1 : (count_ + kHeldPlaces - 1) / kHeldPlaces;
-  }
-  // The first of a thread's four places, from the part's first on.
+  __device__ int32_t num_batches() const { return kHeld ? 1 : (count_ + kStep - 1) / kStep; }
+  // The first of a thread's four places, from the block's first on.
   __device__ int32_t PlaceOf(int32_t batch, int round) const {
-    return batch * kHeldPlaces + (round * kRowThreads + static_cast<int32_t>(threadIdx.x)) * 4;
+    return batch * kStep + (round * kThreads + static_cast<int32_t>(threadIdx.x)) * 4;
   }
-  // REQUIRES: the place lies in the part.
+  // REQUIRES: the place is the block's.
   __device__ void Set(int32_t batch, int round, const float4& ranks) {
     if constexpr (kHeld) {
       held_.ranks[round] = ranks;
@@ -80,6 +79,7 @@ class PlaceRanks {
   }
 
  private:
+  static constexpr int32_t kStep = HeldPlaces(kThreads);
   static __device__ float4 None() { return {-INFINITY, -INFINITY, -INFINITY, -INFINITY}; }
 
   float* memory_;

@@ -324,7 +324,8 @@ Zones BestInOrder(std::span<const float> scores, const SelectionBudget& budget) 
 TEST_P(ClusterSelectTest, ChoosesTheFirstOfEqualClusters) {
   constexpr size_t kKvHeads = 2;
   std::mt19937 random(5);
-  for (const size_t clusters : {64, 1024, 4096, 4160, 7680, 8192, 8256, 16'384, 16'448, 40'000}) {
+  for (const size_t clusters :
+       {64, 1024, 4096, 4160, 7680, 8192, 8256, 16'384, 16'448, 40'000, 65'600, 135'168}) {
     for (const uint32_t levels : {1u, 7u, 600u, 5000u}) {
       const size_t widest = clusters > 8192 ? 4 : 16;
       const size_t group = std::array<size_t, 8>{1, 2, 3, 4, 5, 7, 8, widest}[random() % 8];
