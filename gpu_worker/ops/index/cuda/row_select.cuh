@@ -9,7 +9,7 @@
 // * In which order numbers are added up depends on the row alone, not on how many blocks do it, so
 //   a row's result does not depend on the batch or the device.
 // * No rank is -0, so ranks are equal as numbers where their keys are.
-// Up to sixteen blocks work on a row, a (sequence, KV head), where the device has clusters of
+// Up to eight blocks work on a row, a (sequence, KV head), where the device has clusters of
 // blocks. They tell each other four things (row_blocks.cuh): sums of exponentials, sizes of coarse
 // bins, sizes of the fine bins of a coarse one, candidates. Bound by the latency of these steps;
 // with one block by instructions, several hundred of a thread. Reads 4 * group * places bytes of
@@ -19,7 +19,7 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
+#include <type_traits>
 
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/index/cuda/row_thresholds.cuh"
@@ -118,29 +118,14 @@ struct RowShape {
   int threads;
 };
 
-// How many blocks a row has. MEASURING: as the environment says.
-inline RowShape ShapeOf(int64_t max_places, bool may_be_cut, bool has_sixteen) {
+// How many blocks a row has: as many as are fastest (decision 0111), which changes no result.
+inline RowShape ShapeOf(int32_t num_rows, int64_t max_places, bool may_be_cut) {
+  constexpr int32_t kFewRows = 32;       // of four blocks each, one on a multiprocessor of an H100
+  constexpr int64_t kManyPlaces = 8192;  // what a block alone takes longer for than two
   if (!StartsKernelsEarly()) return {1, 1024};  // 9.0 has clusters, too
-  const auto number = [](const char* name, int otherwise) {
-    const char* value = std::getenv(name);
-    return value == nullptr ? otherwise : std::atoi(value);
-  };
-  static const int of_short = number("SELECT_SHORT", 4), of_long = number("SELECT_LONG", 16);
-  if (may_be_cut) {
-    if (of_long < 16 || !has_sixteen) return {8, 1024};
-    return {16, max_places > 16 * HeldPlaces(512) ? 1024 : 512};
-  }
-  const int threads = 1024 / of_short;
-  return {of_short, max_places > HeldPlaces(1024) && of_short > 1 ? 2 * threads : threads};
-}
-
-// Lets a kernel be launched with all the shared memory, and in as many blocks a row, as it may be.
-template <typename Kernel>
-cudaError_t AllowLaunches(Kernel kernel, size_t most_bytes) {
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most_bytes));
-  if (error != cudaSuccess || !StartsKernelsEarly()) return error;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (may_be_cut) return {8, 1024};
+  if (num_rows <= kFewRows) return {4, 512};
+  return {max_places > kManyPlaces ? 2 : 1, 1024};
 }
 
 template <bool kHeld, typename Form, typename Job>
@@ -151,8 +136,9 @@ cudaError_t LaunchForm(cudaStream_t stream, int32_t num_rows, int32_t group, int
                       : group <= 8 ? SelectRow<8, kHeld, Form, Job>
                                    : SelectRow<kMaxGroup, kHeld, Form, Job>;
   constexpr size_t kBytes = sizeof(SelectShared<Form>);
-  const cudaError_t error =
-      AllowLaunches(kernel, kBytes + (kHeld ? 0 : kMaxSharedRanks * sizeof(float)));
+  const cudaError_t error = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+      static_cast<int>(kBytes + (kHeld ? 0 : kMaxSharedRanks * sizeof(float))));
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -170,39 +156,12 @@ cudaError_t LaunchForm(cudaStream_t stream, int32_t num_rows, int32_t group, int
   return cudaLaunchKernelEx(&config, kernel, job);
 }
 
-// Whether this process's device runs clusters of sixteen blocks, more than every device that has
-// clusters does: all multiprocessors of a group are needed, which may be fewer in a slice of a GPU.
-template <typename Job>
-bool HasSixteenBlocks() {
-  static const bool has = [] {
-    using Form = RowForm<1024, true>;
-    const auto kernel = SelectRow<4, false, Form, Job>;
-    const size_t bytes = sizeof(SelectShared<Form>) + kMaxSharedRanks * sizeof(float);
-    if (!StartsKernelsEarly() || AllowLaunches(kernel, bytes) != cudaSuccess) return false;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {16, 1, 1};
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(16);
-    config.blockDim = dim3(Form::kThreads);
-    config.dynamicSmemBytes = bytes;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    int num_clusters = 0;
-    const bool known =
-        cudaOccupancyMaxActiveClusters(&num_clusters, kernel, &config) == cudaSuccess;
-    if (!known) (void)cudaGetLastError();
-    return known && num_clusters > 0;
-  }();
-  return has;
-}
-
 // `max_places`: of a row. may_be_cut: whether a row's plan may be.
 template <typename Job>
 cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group,
                             int64_t max_places, bool may_be_cut, int64_t shared_ranks,
                             const Job& job) {
-  const RowShape shape = ShapeOf(max_places, may_be_cut, may_be_cut && HasSixteenBlocks<Job>());
+  const RowShape shape = ShapeOf(num_rows, max_places, may_be_cut);
   const int64_t of_block = (max_places / 64 + shape.blocks - 1) / shape.blocks * 64;
   const bool held = of_block <= HeldPlaces(shape.threads);
   const auto launch = [&](auto form, auto is_held) {
@@ -213,10 +172,8 @@ cudaError_t LaunchSelection(cudaStream_t stream, int32_t num_rows, int32_t group
     return held ? launch(form, std::true_type{}) : launch(form, std::false_type{});
   };
   if (shape.blocks == 1) return launch_form(RowForm<1024, false>{});
-  if (shape.threads == 1024) return launch_form(RowForm<1024, true>{});
-  if (shape.threads == 512) return launch_form(RowForm<512, true>{});
-  if (shape.threads == 256) return launch_form(RowForm<256, true>{});
-  return launch_form(RowForm<128, true>{});
+  return shape.threads == 512 ? launch_form(RowForm<512, true>{})
+                              : launch_form(RowForm<1024, true>{});
 }
 
 }  // namespace retroinfer::cuda
