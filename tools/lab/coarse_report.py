@@ -5,16 +5,16 @@ import pathlib
 
 from tools.needle.report import replace_block, table
 
+from . import coarse_words
 from .coarse_forms import BASE, CLUSTERS, KV_HEADS, REST_US, cost_of, forms
-from .measures import Sums
 
 
 def write(lines: list[dict], page: pathlib.Path) -> None:
     """Replaces the tables of a page."""
     replace_block(page, "errors", errors(lines))
     replace_block(page, "lengths", lengths(lines))
-    if found := words(lines):
-        replace_block(page, "words", found)
+    if any(line["key"][0] == coarse_words.PROGRAM for line in lines):
+        replace_block(page, "words", coarse_words.report(lines))
     replace_block(page, "costs", costs())
 
 
@@ -98,33 +98,6 @@ def lengths(lines: list[dict]) -> str:
                                         if system.name in found[key] else "-" for key in columns)])
     return table(["form: more error, %", *(f"{text}, {rope}, {tokens:,}"
                                             for rope, text, tokens in columns)], body)
-
-
-def words(lines: list[dict]) -> str:
-    """Returns what forms do to the text behind a document; nothing where none was followed."""
-    found: dict[str, dict] = collections.defaultdict(dict)
-    for line in lines:
-        if line["key"][0] == "coarse words":
-            _, stem, tokens, _, form = line["key"]
-            found[form][f"{_name(stem)[1]}, {tokens:,}"] = Sums(**line["sums"])
-    columns = sorted({column for row in found.values() for column in row})
-    body = []
-    for system in forms():
-        if system.name not in found:
-            continue
-        cells = []
-        for column in columns:
-            own = found[system.name].get(column)
-            base = found[BASE].get(column)
-            if own is None or base is None:
-                cells.append("-")
-                continue
-            one, other = own.measures(), base.measures()
-            cells.append(f"{one['perplexity_ratio']:.3f} / {one['mean_change']:.4f} "
-                         f"({100 * (one['mean_change'] / other['mean_change'] - 1):+.0f} %) / "
-                         f"{100 * one['top1_agreement']:.1f}")
-        body.append([system.name, *cells])
-    return table(["form", *columns], body) if body else ""
 
 
 def costs() -> str:

@@ -1,29 +1,26 @@
 """Cheap first passes over the clusters of a long context: what each loses, and what each costs.
 
     python3 -m tools.lab.coarse_scoring --model FOLDER --keep FOLDER --lengths 8192,31744 --out FILE
-    python3 -m tools.lab.coarse_scoring --model FOLDER --keep FOLDER --words --out FILE
     python3 -m tools.lab.coarse_scoring --report FILE docs/evaluation/coarse-scoring.md
 
 Documents are those of kept_documents.py, shorter ones the beginnings of longer ones. The tokens
 behind a document are followed under exact attention, and in every layer each first pass
 (systems/coarse.py) is asked with the same queries: error of attention's output, recall of what
 scoring all clusters by their centroids in int8 chooses, and the weight that is attended exactly.
-With --words the text is followed under a first pass in all layers. All retrieve 3.5 % of the
-clusters, as 1M tokens do.
+All retrieve 3.5 % of the clusters, as 1M tokens do. What they do to words is coarse_words.py's.
 """
 
 import argparse
 import copy
-import dataclasses
 import pathlib
 import re
 import time
 
 import torch
 
-from . import checkpoint, coarse_report, measures
+from . import checkpoint, coarse_report
 from .coarse_forms import BASE, forms
-from .document import Seen
+from .document import Document, Seen
 from .indexed_tails import first
 from .kept_documents import Kept, first_layers
 from .results import Results, read_lines
@@ -76,7 +73,7 @@ class Layer:
         return mixed / total[..., None], (inside + self._own[0]) / self._whole
 
 
-def measure(document: Kept, behind: torch.Tensor, wanted: dict[int, list[Coarse]], note) -> None:
+def measure(document: Document, behind: torch.Tensor, wanted: dict[int, list[Coarse]], note) -> None:
     """Calls note(layer, form, what the form does there), one layer after the other.
 
     The base comes first among the forms of a layer, since the others are compared with it. Layers
@@ -108,9 +105,6 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.only not in path.stem:
             continue
         document = Kept(model_of(arguments, path), path)
-        if arguments.words:
-            words(arguments, results, path.stem, document, systems)
-            continue
         for length in arguments.lengths:
             head = prompt_tokens(length, 0)
             if head <= document.tokens:
@@ -132,27 +126,6 @@ def _measure_layers(arguments, results, stem, document, head, systems) -> None:
         measure(first(document, head), torch.tensor(ids[head:head + arguments.tail]), wanted,
                 lambda layer, system, content: results.add(key_of(layer, system), content))
     print(f"{stem}, {head}: {time.monotonic() - began:.0f} s", flush=True)
-
-
-@torch.inference_mode()
-def words(arguments, results, stem: str, document: Kept, systems: list[Coarse]) -> None:
-    """Follows the text behind a document under each form."""
-    ids = torch.tensor(document.behind[:arguments.tail + 1])
-    asked, targets = ids[:-1], ids[1:]
-    full = None
-    for system in systems:
-        key = ["coarse words", stem, document.tokens, arguments.tail, system.name]
-        if results.has(key):
-            continue
-        if full is None:
-            full, _ = document.follow(Full(), asked)
-        began = time.monotonic()
-        document.forget()
-        hidden, _ = document.follow(system, asked)
-        sums, _ = measures.compare(document._model.logits, full, hidden, targets, 1)
-        results.add(key, {"sums": dataclasses.asdict(sums[0])})
-        print(f"{stem}, {system.name}: {sums[0].change / sums[0].tokens:.4f}, "
-              f"{time.monotonic() - began:.0f} s", flush=True)
 
 
 def model_of(arguments, path: pathlib.Path):
@@ -183,7 +156,6 @@ def main() -> None:
     parser.add_argument("--layers", type=numbers_of, default=[2, 7, 12, 17, 22],
                         help="which layers are asked (default: %(default)s)")
     parser.add_argument("--forms", default="", help="a regular expression of forms")
-    parser.add_argument("--words", action="store_true", help="follow text under each form")
     parser.add_argument("--out", type=pathlib.Path, help="JSON lines")
     parser.add_argument("--report", type=pathlib.Path, nargs=2, metavar=("LINES", "PAGE"))
     arguments = parser.parse_args()

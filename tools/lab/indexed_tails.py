@@ -22,7 +22,7 @@ from tools.needle.report import table
 
 from . import measures
 from .collect import error_of
-from .document import Document
+from .document import Document, Seen
 from .prefill_programs import (Models, arguments_of_models, cells_of, note_setup,
                                run_or_report)
 from .real_text import INT8, RealText
@@ -31,20 +31,42 @@ from .sources import prompt_tokens
 from .system import System
 from .systems.coded import Coded, Codes
 from .systems.full import Full
+from .systems.tail_rows import Together, TrueWeights
 from .systems.wave import Options, Wave
 
 BINS = 4
+STEP_ROWS = 64  # of a tail that a step takes
+ELEMENTS = {"cuda": 2 ** 28, "cpu": 2 ** 23}  # of logits at a time
 CUT_TOKENS = 1024  # by which a document is shorter from one of its tails to the next
 
 
 def systems() -> list[System]:
-    """What is compared: the product's default, half and twice of what it retrieves, and pages that
+    """What is compared: the product's default, other shares of what it retrieves, and pages that
     codes of tokens choose (decision 0085)."""
+    small = Options(index_bits=8)
+
+    def settings(share, least=96, **others):
+        return dataclasses.replace(INT8, retrieval_ratio=share, least_clusters=least, **others)
+
     def of(share, least):
-        settings = dataclasses.replace(INT8, retrieval_ratio=share, least_clusters=least)
-        return Wave(f"int8 index, {100 * share:g} %", settings, options=Options(index_bits=8))
-    codes = Coded("coded index, 2.4 %", INT8, Codes(bits=2, pages=0.024), Options(index_bits=8))
-    return [of(0.035, 96), of(0.018, 64), of(0.07, 192), codes]
+        return Wave(f"int8 index, {100 * share:g} %", settings(share, least), options=small)
+    codes = Coded("coded index, 2.4 %", INT8, Codes(bits=2, pages=0.024), small)
+    more = Coded("coded index, 4.8 %", INT8, Codes(bits=2, pages=0.048, candidates=0.24), small)
+    usual = settings(0.035)
+    return [of(0.035, 96), of(0.018, 64), of(0.07, 192), codes, of(0.1, 192), of(0.14, 192),
+            of(0.25, 192), more,
+            # Rows that share what is read for them.
+            Together("int8 index, rows of 64 share 3.5 % each", usual, small),
+            Together("int8 index, rows of 64 share 1.8 % each", settings(0.018, 64), small),
+            Together("int8 index, rows of 64 share 14 %", settings(0.14), small, chosen=True),
+            # What is missing: the right clusters, the estimate, or what is left out.
+            TrueWeights("true weights, 3.5 %", usual, options=small),
+            Wave("int8 index, 3.5 %, all others estimated", settings(0.035, estimation_ratio=1.0),
+                 options=small),
+            Wave("int8 index, 26.7 %, none estimated", settings(0.267, estimation_ratio=0.0),
+                 options=small),
+            Wave("int8 index, until 0.1 is unseen", usual,
+                 options=dataclasses.replace(small, unseen=0.1))]
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -87,33 +109,70 @@ def first(document: Document, tokens: int) -> Document:
     return found
 
 
+class Reads:
+    """The share of a document that rows attend to exactly: each by itself, and those of a step
+    together."""
+
+    def __init__(self):
+        self._rows = self._steps = 0.0
+        self._seen = 0
+
+    def __call__(self, seen: Seen) -> None:
+        exact = seen.choice.exact
+        self._rows += exact.float().mean((1, 2, 3)).sum().item()
+        for part in exact.split(STEP_ROWS):
+            self._steps += part.any(2).any(0).float().mean().item() * len(part)
+        self._seen += len(exact)
+
+    def shares(self) -> dict[str, float]:
+        """Returns both as means over rows and layers."""
+        return {"attended": round(self._rows / self._seen, 5),
+                "read_a_step": round(self._steps / self._seen, 5)}
+
+
 def measure(models: Models, document: Document, behind: torch.Tensor, wanted: list[System]):
     """Yields what becomes of a tail under each index."""
-    full = document.follow(Full(), behind[:-1])[0] if wanted else None
+    if not wanted:
+        return
+    # Calls of whole steps, so that rows of a step are seen together.
+    step = STEP_ROWS * models.heads * document.tokens
+    document.chunk_elements = max(1, ELEMENTS[behind.device.type] // step) * step
+    full = document.follow(Full(), behind[:-1])[0]
     for system in wanted:
-        hidden, read = document.follow(system, behind[:-1])
+        reads = Reads()
+        hidden, read = document.follow(system, behind[:-1], observer=reads)
         sums, _ = measures.compare(models.logits, full, hidden, behind[1:], BINS)
-        yield system, {"read": read, "bins": [dataclasses.asdict(part) for part in sums]}
+        yield system, {"read": read, **reads.shares(),
+                       "bins": [dataclasses.asdict(part) for part in sums]}
 
 
 def report(lines: list[dict]) -> str:
     """Returns a table: a row for each length, kind of text, system and range of the tail."""
     groups: dict[tuple, dict] = {}
+    shares: dict[tuple, list] = {}
     for line in lines:
         if line["key"][0] == "indexed tail":
             _, _, tokens, tail, name, number, system = line["key"]
             document = name, number if isinstance(number, int) else number[0]
             for kind in (name.split("_")[0], "both"):
-                groups.setdefault((tokens, tail, kind, system), {}).setdefault(
-                    document, []).extend(line["bins"])
+                group = tokens, tail, kind, system
+                groups.setdefault(group, {}).setdefault(document, []).extend(line["bins"])
+                if "attended" in line:
+                    shares.setdefault(group, []).append((line["attended"], line["read_a_step"]))
     body = []
-    for (tokens, tail, kind, system), found in sorted(groups.items()):
+    for group, found in sorted(groups.items()):
+        tokens, _, kind, system = group
         parts = [_measured(found, BINS), _measured(found, 1)]
         tails = sum(map(len, found.values())) // BINS
-        body.append([f"{tokens:,}", kind, system, *parts[0][:1], *parts[1],
-                     f"{tails} / {len(found)}"])
-    return table(["tokens", "text", "index", "perplexity of the first quarter, %", "perplexity, %",
+        body.append([f"{tokens:,}", kind, system, *_mean_shares(shares.get(group, [])),
+                     *parts[0][:1], *parts[1], f"{tails} / {len(found)}"])
+    return table(["tokens", "text", "index", "attended by a row, %", "by 64 rows, %",
+                  "perplexity of the first quarter, %", "perplexity, %",
                   "mean change", "top-1 agreement, %", "tails / documents"], body)
+
+
+def _mean_shares(found):
+    return [f"{100 * sum(part) / len(part):.1f}" for part in zip(*found)] or ["", ""]
 
 
 def _measured(found, step):

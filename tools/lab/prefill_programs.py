@@ -19,6 +19,7 @@ class Models:
         self.device, self.dtype = arguments.device, arguments.dtype
         self._known = checkpoint.load(arguments.model, arguments.device, arguments.dtype)
         self._scaled = None
+        self.heads = self._known.shape.num_attention_heads
         # Inputs in bf16 pass through TF32 unrounded, so that logits have the digits of fp32.
         torch.backends.cuda.matmul.allow_tf32 = True
         tied = self._known.model.embed_tokens if self._known._tied else self._known.lm_head

@@ -21,6 +21,7 @@ import torch
 from tools.needle.report import table
 from tools.tasks import asking, ruler
 
+from . import kept_samples
 from .block_choice import Choice
 from .prefill_answers import Prefilled
 from .prefill_programs import Models, arguments_of_models, note_setup, run_or_report
@@ -88,10 +89,14 @@ def ask_all(arguments: argparse.Namespace, program: str, names: list[str], ask_o
     """Asks each question of which a result is missing, until the time is over: its key is the
     program, the model, the question and one of the names. ask_one(models, chat, sample, results,
     key) adds those of all names."""
-    began = time.monotonic()
-    results, models, chat = Results(arguments.out), Models(arguments), Chat(arguments.model)
+    began, chat = time.monotonic(), Chat(arguments.model)
+    if arguments.only_samples:
+        kept_samples.make(arguments.only_samples, questions(arguments), chat)
+        return
+    results, models = Results(arguments.out), Models(arguments)
     note_setup(results, arguments)
-    todo = [(one, [program, models.name(one.key[1]), *one.key]) for one in questions(arguments)]
+    asked = kept_samples.with_kept(questions(arguments), arguments.samples)
+    todo = [(one, [program, models.name(one.key[1]), *one.key]) for one in asked]
     todo = [(one, key) for one, key in todo
             if not all(results.has([*key, name]) for name in names)]
     for key, sample in coming(todo, chat):
@@ -175,6 +180,9 @@ def kind_of(part: str, task: str) -> str:
 def arguments_of_questions(parser: argparse.ArgumentParser) -> None:
     """Adds which questions are asked."""
     parser.add_argument("--length", type=int, action="append", help="tokens of prompt and answer")
+    parser.add_argument("--samples", type=pathlib.Path, help="take questions that this file keeps from it")
+    parser.add_argument("--only-samples", type=pathlib.Path,
+                        help="ask nothing; make questions and keep them in this file")
     parser.add_argument("--task", action="append", choices=list(ruler.TASKS), help="(default: all)")
     parser.add_argument("--questions", type=int, default=5, help="of a task")
     parser.add_argument("--manuals", type=pathlib.Path, help="a folder of manuals, to ask on them")

@@ -322,10 +322,11 @@ class ReportTest(unittest.TestCase):
     def test_tails_are_added_up(self):
         part = {"tokens": 10, "loss_full": 10.0, "loss": 10.0, "change": 1.0, "divergence": 0.1,
                 "agreed": 9}
-        lines = [{"key": ["indexed tail", "m", 100, 256, name, 0, "index"], "bins": [part] * 4}
-                 for name in ("code_a", "prose_a")]
-        self.assertIn("| 100 | both | index | +0.00 ± 0.00 | +0.00 ± 0.00 | 0.100 | 90.0 | 2 / 2 |",
-                      indexed_tails.report(lines))
+        lines = [{"key": ["indexed tail", "m", 100, 256, name, 0, "index"], "bins": [part] * 4,
+                  "attended": share, "read_a_step": 2 * share}
+                 for name, share in (("code_a", 0.1), ("prose_a", 0.2))]
+        self.assertIn("| 100 | both | index | 15.0 | 30.0 | +0.00 ± 0.00 | +0.00 ± 0.00 | 0.100 | 90.0 | "
+                      "2 / 2 |", indexed_tails.report(lines))
 
     def test_without_a_model_it_is_told_what_is_needed(self):
         for program in (sparse_prefill, indexed_tails, prefill_tasks):

@@ -123,7 +123,8 @@ class AskTest(unittest.TestCase):
             made["questions"].side_effect = lambda _: [types.SimpleNamespace(
                 key=["ruler", 100, "vt", n], make=lambda _, n=n: n) for n in range(3)]
             arguments = types.SimpleNamespace(out=pathlib.Path(folder) / "out", model=None,
-                                              device="cpu", dtype=torch.float32, seconds=1e9)
+                                              device="cpu", dtype=torch.float32, seconds=1e9,
+                                              samples=None, only_samples=None)
             asked = []
 
             def ask(models, chat, sample, results, key):

@@ -90,8 +90,8 @@ class Groups(First):
         count = means.shape[1]
         sums = torch.zeros_like(means).scatter_add_(
             1, group[..., None].expand_as(index.value_sums), index.value_sums)
-        sizes = torch.zeros(means.shape[:2]).scatter_add_(1, group, index.sizes)
-        taken = torch.zeros(*candidate.shape[:2], count).scatter_reduce_(
+        sizes = means.new_zeros(means.shape[:2]).scatter_add_(1, group, index.sizes)
+        taken = means.new_zeros(*candidate.shape[:2], count).scatter_reduce_(
             -1, group.expand(candidate.shape), candidate.float(), "amax") > 0
         logits = _products(step.queries, means) * step.queries.shape[-1] ** -0.5
         return Estimate(logits.masked_fill((taken | (sizes == 0))[:, :, None], -math.inf),
@@ -101,7 +101,7 @@ class Groups(First):
         group = groups_of(index.filled, counts, self.size, self.clustered)
         means, spread = _means(index.filled, group)
         reach = spread + INT8.radius * index.radii
-        far = torch.zeros(means.shape[:2]).scatter_reduce(1, group, reach, "amax")
+        far = means.new_zeros(means.shape[:2]).scatter_reduce(1, group, reach, "amax")
         return group, few_bits(means, 8), far
 
     def score(self, made, index, step):
@@ -141,7 +141,7 @@ class Boxes(First):
             mean = _means(x, group)[0]
             return group, mean, _means((x - mean.gather(1, wide)).square(), group)[0]
         shape = (x.shape[0], count, x.shape[2])
-        low, high = (torch.zeros(shape).scatter_reduce(1, wide, x, kind, include_self=False)
+        low, high = (x.new_zeros(shape).scatter_reduce(1, wide, x, kind, include_self=False)
                      for kind in ("amin", "amax"))
         return group, (low + high) / 2, (high - low) / 2
 
@@ -168,7 +168,7 @@ class Projected(First):
         x, means = _centred(index.filled, counts)
         width = x.shape[-1]
         basis = (torch.linalg.eigh(x.transpose(1, 2) @ x)[1].flip(-1) if self.fitted
-                 else turn(torch.eye(width)).expand(len(x), -1, -1))
+                 else turn(torch.eye(width, device=x.device)).expand(len(x), -1, -1))
         basis = basis[..., :max(1, round(self.share * width))].contiguous()
         return means, basis, few_bits(x @ basis, self.bits)
 
@@ -324,9 +324,10 @@ def remembered(first: History, ranking: torch.Tensor) -> torch.Tensor:
     kept = min(groups - turning, max(1, math.ceil(first.candidates * groups) - turning))
     recent = [grouped[0].clone() for _ in range(first.steps)]
     found = torch.ones_like(ranking, dtype=torch.bool)
+    place = torch.arange(turning, device=ranking.device)
     for row in range(1, rows):
         known = torch.stack(recent).amax(0)
-        known[:, (torch.arange(turning) + row * turning) % groups] = -1.0  # scored in any case
+        known[:, (row * turning + place) % groups] = -1.0  # scored in any case
         scored = known < 0
         scored.scatter_(-1, known.topk(kept, -1).indices, True)
         found[row, :, :groups * first.size] = scored.repeat_interleave(first.size, -1)
@@ -345,7 +346,8 @@ def groups_of(centroids: torch.Tensor, counts: list[int], size: int, clustered: 
             settings = wave.Settings(centre=True, euclidean=True, iterations=6)
             assigned = wave.cluster(part, count, settings)[0]
         else:
-            assigned = (torch.arange(c) // size).clamp(max=count - 1).expand(len(part), -1)
+            assigned = (torch.arange(c, device=part.device) // size).clamp(
+                max=count - 1).expand(len(part), -1)
         parts.append(assigned + begin)
         begin += count
     return torch.cat(parts, 1)
@@ -357,7 +359,8 @@ def turn(x: torch.Tensor) -> torch.Tensor:
     if d & (d - 1):
         raise ValueError(f"head_dim {d}: a Hadamard transform needs a power of two")
     generator = torch.Generator().manual_seed(17)
-    x = x * (2.0 * torch.randint(0, 2, (d,), generator=generator) - 1)
+    signs = 2.0 * torch.randint(0, 2, (d,), generator=generator) - 1
+    x = x * signs.to(x.device)
     width = 1
     while width < d:
         pairs = x.unflatten(-1, (-1, 2, width))
@@ -373,7 +376,7 @@ def coded(x: torch.Tensor, bits: int) -> torch.Tensor:
     if bits >= 4:
         found = few_bits(x, bits)
     else:
-        levels = torch.tensor(LEVELS[bits])
+        levels = torch.tensor(LEVELS[bits], device=x.device)
         norm = x.norm(dim=-1, keepdim=True).clamp(min=1e-9)
         edges = (levels[1:] + levels[:-1]) / 2
         scaled = (x * (x.shape[-1] ** 0.5 / norm)).contiguous()
@@ -402,8 +405,8 @@ def _centred(x, counts):
 def _means(x, group):
     """Returns the mean of each group [h, n, d], and each vector's distance to its own [h, c]."""
     count, wide = int(group.max()) + 1, group[..., None].expand_as(x)
-    sums = torch.zeros(x.shape[0], count, x.shape[2]).scatter_add_(1, wide, x)
-    sizes = torch.zeros(x.shape[0], count).scatter_add_(1, group, torch.ones(group.shape))
+    sums = x.new_zeros(x.shape[0], count, x.shape[2]).scatter_add_(1, wide, x)
+    sizes = x.new_zeros(x.shape[0], count).scatter_add_(1, group, x.new_ones(group.shape))
     means = sums / sizes.clamp(min=1)[..., None]
     return means, (x - means.gather(1, wide)).norm(dim=-1)
 
