@@ -18,10 +18,20 @@
 namespace retroinfer::cuda {
 namespace {
 
-// How a launch fills a multiprocessor: with how many blocks, and with how many bytes of stages for
-// each warp. 128 KiB on a multiprocessor: more under way only queues up. Two blocks with deep rings
-// are faster than three with shallow ones, since a ring carries a warp across the ends of parts.
-constexpr int kBlocksOfProcessor = 2, kWarpBytes = 16384;
+// How a launch fills a multiprocessor: with how many blocks, for how many there are registers, and
+// with how many bytes of stages for each warp.
+//
+// Two blocks, for which a sequence is cut. 16 KiB for each warp, 128 KiB on a multiprocessor: more
+// under way only queues up. Deep rings carry warps across the ends of parts.
+struct FillingOfTwo {
+  static constexpr int kBlocks = 2, kRoomFor = 2, kWarpBytes = 16384;
+};
+// Lists of pages of several sequences, in eight bits: a third block works while others begin and
+// end parts, which are short, and a block of the estimation or of the merge has room beside the
+// three. Beside two with deep rings it has none, and a layer takes longer.
+struct FillingOfThree {
+  static constexpr int kBlocks = 3, kRoomFor = 4, kWarpBytes = 8192;
+};
 
 // Elements of keys and values: float, __nv_bfloat16, or in eight bits, for up to so many query
 // heads of a KV head.
@@ -41,7 +51,7 @@ struct StateOf<EightBits<kHeads>, kHeadDim> {
   using Type = EightBitState<kHeadDim, kHeads>;
 };
 
-template <typename Kv, int kHeadDim>
+template <typename Kv, int kHeadDim, typename Filling>
 struct Config {
   using State = typename StateOf<Kv, kHeadDim>::Type;
   static constexpr bool kTensor = !std::is_same_v<Kv, float>;
@@ -50,6 +60,7 @@ struct Config {
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
   static constexpr int kTileBytes = State::kTileBytes;
   // Two stages of bf16 at head_dim 256 have 32 KiB, and a multiprocessor one block.
+  static constexpr int kWarpBytes = Filling::kWarpBytes;
   static constexpr int kStages =
       kTensor ? (kTileBytes > kWarpBytes / 2 ? 2 : kWarpBytes / kTileBytes) : 1;
 };
@@ -261,10 +272,10 @@ __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32
   if (C::State::kDefers && num_parts > 0) FinishLeft<C, kHeadDim>(launch, num_parts - 1, shared);
 }
 
-template <typename Kv, int kHeadDim>
-__global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
+template <typename Kv, int kHeadDim, typename Filling>
+__global__ void __launch_bounds__(kDecodeThreads, Filling::kRoomFor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
-  using C = Config<Kv, kHeadDim>;
+  using C = Config<Kv, kHeadDim, Filling>;
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
@@ -291,13 +302,13 @@ struct Grid {
   int blocks = 0;  // that fill the device
 };
 
-template <typename Kv, int kHeadDim>
-constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
+template <typename Kv, int kHeadDim, typename Filling>
+constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim, Filling>, kHeadDim>);
 
-template <typename Kv, int kHeadDim>
+template <typename Kv, int kHeadDim, typename Filling>
 Grid FindGrid() {
-  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim>;
-  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
+  constexpr size_t kBytes = kSharedBytes<Kv, kHeadDim, Filling>;
+  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim, Filling>;
   Grid grid;
   int device = 0, processors = 0, of_processor = 0;
   const auto attempt = [&grid](cudaError_t code) {
@@ -309,26 +320,34 @@ Grid FindGrid() {
   attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   attempt(
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads, kBytes));
-  grid.blocks = processors * min(of_processor, kBlocksOfProcessor);
+  grid.blocks = processors * min(of_processor, Filling::kBlocks);
   if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
   return grid;
 }
 
-template <typename Kv, int kHeadDim>
+template <typename Kv, int kHeadDim, typename Filling>
 cudaError_t LaunchBlocks(const DecodeLaunch& launch, int blocks, cudaStream_t stream) {
   return LaunchDependent({.grid = dim3(static_cast<unsigned>(blocks)),
                           .block = dim3(kDecodeThreads),
-                          .shared_bytes = kSharedBytes<Kv, kHeadDim>,
+                          .shared_bytes = kSharedBytes<Kv, kHeadDim, Filling>,
                           .stream = stream},
-                         &DecodeAttentionKernel<Kv, kHeadDim>, launch);
+                         &DecodeAttentionKernel<Kv, kHeadDim, Filling>, launch);
 }
 
 template <typename Kv, int kHeadDim>
 cudaError_t Launch(DecodeLaunch launch, cudaStream_t stream) {
-  static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
-  if (grid.code != cudaSuccess) return grid.code;
-  launch.plan_blocks = min(kMaxDecodeBlocks, grid.blocks);
-  return LaunchBlocks<Kv, kHeadDim>(launch, launch.plan_blocks, stream);
+  static const Grid two = FindGrid<Kv, kHeadDim, FillingOfTwo>();  // a process has one device
+  if (two.code != cudaSuccess) return two.code;
+  launch.plan_blocks = min(kMaxDecodeBlocks, two.blocks);
+  if constexpr (StateOf<Kv, kHeadDim>::Type::kElementBytes == 1 && kHeadDim <= 128) {
+    static const Grid three = FindGrid<Kv, kHeadDim, FillingOfThree>();
+    if (three.code != cudaSuccess) return three.code;
+    const bool has_lists = launch.pages != nullptr && launch.num_sequences > 1;
+    if (has_lists && three.blocks >= launch.plan_blocks) {
+      return LaunchBlocks<Kv, kHeadDim, FillingOfThree>(launch, three.blocks, stream);
+    }
+  }
+  return LaunchBlocks<Kv, kHeadDim, FillingOfTwo>(launch, launch.plan_blocks, stream);
 }
 
 template <typename Kv>

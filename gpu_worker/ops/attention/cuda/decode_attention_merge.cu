@@ -76,7 +76,7 @@ __device__ float ShareOf(float left_out_max, float left_out, float attended_max,
 
 // Merges the parts of a query head and its estimate into out; a block for each query head. Bound by
 // the latency of two reads: of the plan and what does not depend on it, and of all parts at once.
-// Its registers leave it room beside the blocks of the kernel before.
+// Its registers leave it room beside three blocks of the kernel before.
 template <int kHeadDim>
 __global__ void __launch_bounds__(kDecodeThreads, 4)
     MergeKernel(const __grid_constant__ DecodeLaunch launch) {
