@@ -12,7 +12,6 @@ queries, as coarse_scoring.py asks them: the error of attention's output.
 import argparse
 import collections
 import dataclasses
-import pathlib
 import re
 import time
 
@@ -24,7 +23,7 @@ from . import coarse_scoring, measures
 from .coarse_forms import BASE, forms
 from .collect import error_of
 from .document import Document
-from .prefill_programs import Models, arguments_of_models, cells_of, note_setup, run_or_report
+from .prefill_programs import Models, note_setup, parser_of_cells, run_or_report
 from .real_text import RealText
 from .results import Results
 from .sources import prompt_tokens
@@ -159,13 +158,7 @@ def _with_error(each: list[float], value: float | None = None) -> str:
 
 def main() -> None:
     """Measures, or prints the table of what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments_of_models(parser)
-    parser.add_argument("--texts", type=pathlib.Path, help="a folder of .txt")
-    parser.add_argument("--cells", type=cells_of, action="append", metavar="LENGTH,DOCUMENTS[,FORMS]",
-                        help="tokens of document and tail, how many, and a regular expression "
-                             "that names of forms match; may be repeated")
+    parser = parser_of_cells(__doc__, "forms")
     parser.add_argument("--tail", type=int, default=512, help="tokens (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=32,
                         help="tokens of it whose outputs are compared in each layer, 0: none")

@@ -12,7 +12,6 @@ of the tail. What is read of the document is exact, so that the difference is th
 import argparse
 import copy
 import dataclasses
-import pathlib
 import re
 import time
 
@@ -23,8 +22,7 @@ from tools.needle.report import table
 from . import measures
 from .collect import error_of
 from .document import Document, Seen
-from .prefill_programs import (Models, arguments_of_models, cells_of, note_setup,
-                               run_or_report)
+from .prefill_programs import Models, note_setup, parser_of_cells, run_or_report
 from .real_text import INT8, RealText
 from .results import Results
 from .sources import prompt_tokens
@@ -193,13 +191,7 @@ def _measured(found, step):
 
 def main() -> None:
     """Measures, or prints the table of what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments_of_models(parser)
-    parser.add_argument("--texts", type=pathlib.Path, help="a folder of .txt")
-    parser.add_argument("--cells", type=cells_of, action="append", metavar="LENGTH,DOCUMENTS[,INDEXES]",
-                        help="tokens of document and tail, how many, and a regular expression "
-                             "that names of indexes match; may be repeated")
+    parser = parser_of_cells(__doc__, "indexes")
     parser.add_argument("--tail", type=int, default=256, help="tokens (default: %(default)s)")
     parser.add_argument("--cuts", type=int, default=1,
                         help="tails of a document, each behind 1,024 tokens less of it")

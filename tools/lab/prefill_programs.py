@@ -87,6 +87,18 @@ def arguments_of_models(parser: argparse.ArgumentParser) -> None:
     arguments_of_runs(parser)
 
 
+def parser_of_cells(description: str, kind: str) -> argparse.ArgumentParser:
+    """Returns a parser of programs that read texts of several lengths; `kind`: what is compared there."""
+    parser = argparse.ArgumentParser(description=description,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments_of_models(parser)
+    parser.add_argument("--texts", type=pathlib.Path, help="a folder of .txt")
+    parser.add_argument("--cells", type=cells_of, action="append", metavar=f"LENGTH,DOCUMENTS[,{kind.upper()}]",
+                        help="tokens of document and tail, how many, and a regular expression "
+                             f"that names of {kind} match; may be repeated")
+    return parser
+
+
 def run_or_report(parser: argparse.ArgumentParser, needed: list[str], run, report) -> None:
     """Reads the arguments; then prints the tables of --report, or runs."""
     arguments = parser.parse_args()
