@@ -7,7 +7,8 @@
 // * A place's key is (rank, place) in one 64-bit number, the lower place the larger key. Keys are
 //   unique, so "the n-th largest key" chooses exactly n places, and ties go to the first ones.
 // * In which order numbers are added up depends on the row alone, not on how many blocks do it, so
-//   a row's result does not depend on the batch or the device.
+//   a row's result does not depend on the batch, nor on the device among those with clusters of
+//   blocks: others add up a row of more than 16,384 clusters in fewer parts.
 // * No rank is -0, so ranks are equal as numbers where their keys are.
 // Up to eight blocks work on a row, a (sequence, KV head), where the device has clusters of
 // blocks. They tell each other four things (row_blocks.cuh): sums of exponentials, sizes of coarse
@@ -128,6 +129,23 @@ inline RowShape ShapeOf(int32_t num_rows, int64_t max_places, bool may_be_cut) {
   return {max_places > kManyPlaces ? 2 : 1, 1024};
 }
 
+// What a block of this process's device may have of shared memory; several blocks of a row and all
+// ranks are more than GPUs with 99 KiB have, of which launches of longer rows need the former
+// alone.
+struct SharedLimit {
+  cudaError_t code = cudaSuccess;
+  int bytes = 0;
+};
+inline SharedLimit FindSharedLimit() {
+  SharedLimit limit;
+  int device = 0;
+  limit.code = cudaGetDevice(&device);
+  if (limit.code != cudaSuccess) return limit;
+  limit.code =
+      cudaDeviceGetAttribute(&limit.bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return limit;
+}
+
 template <bool kHeld, typename Form, typename Job>
 cudaError_t LaunchForm(cudaStream_t stream, int32_t num_rows, int32_t group, int num_blocks,
                        int64_t shared_ranks, const Job& job) {
@@ -136,9 +154,12 @@ cudaError_t LaunchForm(cudaStream_t stream, int32_t num_rows, int32_t group, int
                       : group <= 8 ? SelectRow<8, kHeld, Form, Job>
                                    : SelectRow<kMaxGroup, kHeld, Form, Job>;
   constexpr size_t kBytes = sizeof(SelectShared<Form>);
+  // The same for all launches, which may be made by several threads.
+  static const SharedLimit limit = FindSharedLimit();
+  if (limit.code != cudaSuccess) return limit.code;
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-      static_cast<int>(kBytes + (kHeld ? 0 : kMaxSharedRanks * sizeof(float))));
+      min(limit.bytes, static_cast<int>(kBytes + (kHeld ? 0 : kMaxSharedRanks * sizeof(float)))));
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
