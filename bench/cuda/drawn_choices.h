@@ -49,6 +49,13 @@ class DrawnChoices final : public AttentionOps {
   absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) override {
     return ops_.DecodeAttention(stream, args);
   }
+  size_t SharedPageAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
+                                         int32_t head_dim) const override {
+    return ops_.SharedPageAttentionScratchBytes(max_batch, num_query_heads, head_dim);
+  }
+  absl::Status SharedPageAttention(Stream& stream, const SharedPageAttentionArgs& args) override {
+    return ops_.SharedPageAttention(stream, args);
+  }
 
  private:
   absl::Status AttendUnits(CudaStream& stream, const PrefillAttentionArgs& args);

@@ -12,6 +12,7 @@
 #include "gpu_worker/ops/attention/decode_attention.h"
 #include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/attention/prefill_attention.h"
+#include "gpu_worker/ops/attention/shared_page_attention.h"
 
 namespace retroinfer {
 
@@ -30,6 +31,9 @@ class AttentionOps {
   virtual size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
                                              int32_t head_dim) const = 0;
   virtual absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) = 0;
+  virtual size_t SharedPageAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
+                                                 int32_t head_dim) const = 0;
+  virtual absl::Status SharedPageAttention(Stream& stream, const SharedPageAttentionArgs& args) = 0;
 };
 
 }  // namespace retroinfer

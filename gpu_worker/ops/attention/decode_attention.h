@@ -13,6 +13,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/ops/matrix.h"
+#include "gpu_worker/ops/row_run.h"
 
 namespace retroinfer {
 
@@ -56,6 +57,9 @@ struct DecodeAttentionArgs {
   DeviceSpan<const PageRef> pages;      // [batch, kv_heads, max_pages]
   DeviceSpan<const int32_t> num_pages;  // [batch, kv_heads]
   int64_t max_pages = 0;
+  // Runs of rows of which no page is attended here: shared_page_attention.h did so, and `estimate`
+  // has what came of it.
+  DeviceSpan<const RowRun> runs;
   // Estimate; empty spans where the policy has none.
   AttentionPartialView estimate;
   // The mass that parts 1 and 2 leave out, as predicted (unseen_mass.h), and where its share of

@@ -19,6 +19,8 @@ struct BackendNeeds {
   size_t (*prefill_attention_scratch)(int64_t max_rows, int64_t max_tokens,
                                       int64_t num_query_heads);
   size_t (*decode_attention_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim);
+  size_t (*shared_page_attention_scratch)(int32_t max_batch, int32_t num_query_heads,
+                                          int32_t head_dim);
   size_t (*estimate_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                              int64_t max_estimated);
   size_t (*cluster_keys_scratch)(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,

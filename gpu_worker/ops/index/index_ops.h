@@ -15,6 +15,7 @@
 #include "gpu_worker/ops/index/load_segment_index.h"
 #include "gpu_worker/ops/index/page_select.h"
 #include "gpu_worker/ops/index/read_segment_layer.h"
+#include "gpu_worker/ops/index/share_retrieved.h"
 #include "gpu_worker/ops/index/unseen_mass.h"
 #include "gpu_worker/ops/index/write_segment.h"
 
@@ -32,6 +33,7 @@ class IndexOps {
   virtual absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) = 0;
   virtual absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) = 0;
   virtual absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) = 0;
+  virtual absl::Status ShareRetrieved(Stream& stream, const ShareRetrievedArgs& args) = 0;
   virtual absl::Status PageSelect(Stream& stream, const PageSelectArgs& args) = 0;
   virtual absl::Status CandidateRest(Stream& stream, const PageSelectArgs& args) = 0;
   virtual size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,

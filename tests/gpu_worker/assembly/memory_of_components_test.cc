@@ -361,6 +361,8 @@ TEST_P(MemoryOfComponentsTest, BackendsNeedWhatTheirOperationsSay) {
       for (const int32_t heads : {2, 32}) {
         EXPECT_EQ(needs.decode_attention_scratch(batch, heads, head_dim),
                   ops.attention().DecodeAttentionScratchBytes(batch, heads, head_dim));
+        EXPECT_EQ(needs.shared_page_attention_scratch(batch, heads, head_dim),
+                  ops.attention().SharedPageAttentionScratchBytes(batch, heads, head_dim));
         EXPECT_EQ(needs.estimate_scratch(batch, heads, head_dim, 1000),
                   ops.index().EstimateScratchBytes(batch, heads, head_dim, 1000));
         EXPECT_EQ(needs.cluster_keys_scratch(8, static_cast<uint32_t>(head_dim), 1024 * batch,

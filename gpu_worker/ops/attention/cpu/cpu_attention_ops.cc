@@ -4,6 +4,7 @@
 #include "gpu_worker/ops/attention/cpu/decode_attention.h"
 #include "gpu_worker/ops/attention/cpu/layer_kv.h"
 #include "gpu_worker/ops/attention/cpu/prefill_attention.h"
+#include "gpu_worker/ops/attention/cpu/shared_page_attention.h"
 
 namespace retroinfer {
 
@@ -34,6 +35,11 @@ size_t CpuAttentionOps::DecodeAttentionScratchBytes(int32_t max_batch, int32_t n
 
 absl::Status CpuAttentionOps::DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) {
   return cpu::DecodeAttention(CpuStream::Of(stream), args);
+}
+
+absl::Status CpuAttentionOps::SharedPageAttention(Stream& stream,
+                                                  const SharedPageAttentionArgs& args) {
+  return cpu::SharedPageAttention(CpuStream::Of(stream), args);
 }
 
 }  // namespace retroinfer

@@ -20,6 +20,9 @@ class CpuAttentionOps final : public AttentionOps {
   size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
                                      int32_t head_dim) const override;
   absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) override;
+  // This backend needs none.
+  size_t SharedPageAttentionScratchBytes(int32_t, int32_t, int32_t) const override { return 0; }
+  absl::Status SharedPageAttention(Stream& stream, const SharedPageAttentionArgs& args) override;
 
  private:
   const ComputePrecision precision_;

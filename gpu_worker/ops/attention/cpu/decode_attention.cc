@@ -10,7 +10,7 @@
 #include <span>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/attention/cpu/attend_chunk.h"
+#include "gpu_worker/ops/attention/cpu/chunk_feeder.h"
 #include "gpu_worker/ops/attention/decode_attention_check.h"
 #include "gpu_worker/ops/cpu/addressable.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
@@ -62,7 +62,14 @@ struct Plan {
     return args->sinks.device_data()[sequence_head % kv_heads * group + g];
   }
   int64_t NumPages(int64_t sequence_head) const {
-    return args->num_pages.empty() ? 0 : args->num_pages.device_data()[sequence_head];
+    return args->num_pages.empty() || IsOfRun(sequence_head / kv_heads)
+               ? 0
+               : args->num_pages.device_data()[sequence_head];
+  }
+  // The other rows of a run have no pages of their own.
+  bool IsOfRun(int64_t sequence) const {
+    return std::any_of(args->runs.device_data(), args->runs.device_data() + args->runs.size(),
+                       [=](const RowRun& run) { return run.first_row == sequence; });
   }
   int64_t PagesOfPart(int64_t sequence_head) const {
     return ItemsOfPart(NumPages(sequence_head), kMinPagesOfPart, kMaxPagePartsOfHead);
@@ -70,60 +77,6 @@ struct Plan {
   int64_t NumPageParts(int64_t sequence_head) const {
     return NumParts(NumPages(sequence_head), PagesOfPart(sequence_head));
   }
-};
-
-// Collects tokens and attends them a chunk at a time, one chunk behind, so that the next chunk is
-// known while one is attended. All states attend a chunk while it is in the cache.
-class ChunkFeeder {
- public:
-  ChunkFeeder(const KvGeometry& geometry, std::span<AttentionState> states)
-      : page_(geometry.page()),
-        tokens_per_page_(static_cast<int32_t>(page_.tokens)),
-        states_(states) {}
-
-  // Adds tokens [first, end) of a page.
-  void AddPage(const std::byte* page, int32_t first, int32_t end) {
-    const std::byte* values = page + page_.values_offset;
-    for (int32_t t = first; t < end; ++t) {
-      AttentionChunk& chunk = chunks_[filling_];
-      const auto place = static_cast<size_t>(chunk.num_tokens++);
-      const size_t offset = static_cast<size_t>(t) * page_.vector_bytes;
-      chunk.keys[place] = page + offset;
-      chunk.values[place] = values + offset;
-      if (chunk.num_tokens == kChunkTokens) Rotate();
-    }
-  }
-  // Adds tokens [first, end) of consecutive pages.
-  void AddPages(const std::byte* pages, int32_t first, int32_t end) {
-    for (; end > 0; first -= tokens_per_page_, end -= tokens_per_page_, pages += page_.bytes) {
-      if (first < tokens_per_page_) {
-        AddPage(pages, std::max(first, 0), std::min(end, tokens_per_page_));
-      }
-    }
-  }
-  // Attends what is left.
-  void Finish() {
-    Rotate();
-    Rotate();
-  }
-
- private:
-  void Rotate() {
-    AttentionChunk& ready = chunks_[1 - filling_];
-    for (size_t t = 0; t < static_cast<size_t>(ready.num_tokens); ++t) {
-      CheckAddressable(ready.keys[t], page_.vector_bytes);
-      CheckAddressable(ready.values[t], page_.vector_bytes);
-    }
-    for (AttentionState& state : states_) AttendChunk(ready, chunks_[filling_], state);
-    ready.num_tokens = 0;
-    filling_ = 1 - filling_;
-  }
-
-  const PageLayout page_;
-  const int32_t tokens_per_page_;
-  const std::span<AttentionState> states_;
-  std::array<AttentionChunk, 2> chunks_;
-  size_t filling_ = 0;
 };
 
 void FeedDensePart(const Plan& plan, int64_t sequence, uint32_t kv_head, int64_t part,

@@ -4,6 +4,7 @@
 #include "gpu_worker/ops/attention/cuda/decode_attention.h"
 #include "gpu_worker/ops/attention/cuda/layer_kv.h"
 #include "gpu_worker/ops/attention/cuda/prefill_attention.h"
+#include "gpu_worker/ops/attention/cuda/shared_page_attention.h"
 
 namespace retroinfer {
 
@@ -39,6 +40,16 @@ size_t CudaAttentionOps::DecodeAttentionScratchBytes(int32_t max_batch, int32_t 
 
 absl::Status CudaAttentionOps::DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) {
   return cuda::DecodeAttention(CudaStream::Of(stream), args);
+}
+
+size_t CudaAttentionOps::SharedPageAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
+                                                         int32_t head_dim) const {
+  return cuda::SharedPageAttentionScratchBytes(max_batch, num_query_heads, head_dim);
+}
+
+absl::Status CudaAttentionOps::SharedPageAttention(Stream& stream,
+                                                   const SharedPageAttentionArgs& args) {
+  return cuda::SharedPageAttention(CudaStream::Of(stream), args);
 }
 
 }  // namespace retroinfer

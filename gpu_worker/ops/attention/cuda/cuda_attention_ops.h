@@ -24,6 +24,9 @@ class CudaAttentionOps final : public AttentionOps {
   size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
                                      int32_t head_dim) const override;
   absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) override;
+  size_t SharedPageAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads,
+                                         int32_t head_dim) const override;
+  absl::Status SharedPageAttention(Stream& stream, const SharedPageAttentionArgs& args) override;
 
  private:
   cuda::PrefillAttentionContext& prefill_;

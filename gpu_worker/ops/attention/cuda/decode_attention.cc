@@ -52,6 +52,8 @@ absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args
       .pages = args.pages.device_data(),
       .num_pages = args.num_pages.empty() ? nullptr : args.num_pages.device_data(),
       .max_pages = args.max_pages,
+      .runs = args.runs.device_data(),
+      .num_runs = static_cast<int32_t>(args.runs.size()),
       .estimate_max = args.estimate.max.empty() ? nullptr : args.estimate.max.device_data(),
       .estimate_sum = args.estimate.sum.device_data(),
       .estimate_acc = args.estimate.acc.device_data(),

@@ -23,6 +23,8 @@ struct DecodeLaunch {
   const PageRef* pages;      // [batch, kv_heads, max_pages], or null
   const int32_t* num_pages;  // [batch, kv_heads], or null
   int64_t max_pages;
+  const RowRun* runs;  // whose pages are not attended here
+  int32_t num_runs;
   const float* estimate_max;  // or null
   const float* estimate_sum;
   const float* estimate_acc;

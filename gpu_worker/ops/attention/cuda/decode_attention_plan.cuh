@@ -85,6 +85,9 @@ __device__ inline DecodePart DescribeUnit(const DecodeLaunch& launch, int32_t un
   part.window_tokens = zone.num_window_tokens;
   part.hidden_tokens = launch.window == 0 ? 0 : max(0, part.window_tokens - launch.window);
   part.num_pages = launch.num_pages == nullptr ? 0 : launch.num_pages[list];
+  for (int32_t i = 0; i < launch.num_runs; ++i) {
+    if (launch.runs[i].first_row == sequence) part.num_pages = 0;  // its other rows have none
+  }
   part.pages = launch.pages + list * launch.max_pages;
   part.end = (part.sink_tokens > 0 ? 1 : 0) + CeilDivide(part.window_tokens, kTileTokens) +
              CeilDivide(part.num_pages, kTileTokens / kTokensOfPage);

@@ -6,17 +6,14 @@
 
 #include "gpu_worker/ops/attention/cuda/chosen_walk.cuh"
 #include "gpu_worker/ops/attention/cuda/prefill_attention_window.cuh"
+#include "gpu_worker/ops/attention/cuda/query_tile.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kTileKeys = 64;
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-// Tiles of 16 queries that a warp has: what registers have room for.
-template <int kHeadDim>
-constexpr int kRowTiles = kHeadDim > 128 ? 1 : 2;
 template <int kHeadDim>
 constexpr int kTileQueries = 16 * kRowTiles<kHeadDim>* kWarps;
 constexpr int kStages = 2;
@@ -44,12 +41,6 @@ constexpr int SharedBytes() {
          static_cast<int>(sizeof(__nv_bfloat16));
 }
 
-// Address of 8 elements of a tile in shared memory. Neighbouring rows have them in different banks.
-template <int kHeadDim>
-__device__ uint32_t TileAddress(uint32_t tile, int row, int column) {
-  return tile + 2 * (row * kHeadDim + 8 * (column / 8 ^ row % 8));
-}
-
 // Begins copying rows [0, num_rows) of [kRows, head_dim]; the others become zero.
 template <int kHeadDim, int kRows>
 __device__ void CopyRows(uint32_t tile, const __nv_bfloat16* rows, int64_t stride, int num_rows) {
@@ -59,13 +50,12 @@ __device__ void CopyRows(uint32_t tile, const __nv_bfloat16* rows, int64_t strid
     const int row = i / kVectors;
     const int column = i % kVectors * 8;
     const bool exists = row < num_rows;
-    CopyAsync16(TileAddress<kHeadDim>(tile, row, column),
+    CopyAsync16(tile + TileOffset<kHeadDim>(row, column),
                 rows + (exists ? row * stride + column : 0), exists ? 16 : 0);
   }
 }
 
-// A warp's queries. Lane i has rows i / 4 and i / 4 + 8 of each row tile, and of every 8 columns
-// 2 (i % 4) and the next.
+// A warp's queries.
 template <int kHeadDim, bool kWindowed>
 class WarpTile {
  public:
@@ -74,23 +64,18 @@ class WarpTile {
   __device__ WarpTile(const WarpParams& params, const Walk& walk, uint32_t queries, int first_query)
       : params_(params),
         walk_(walk),
-        queries_(queries),
         lane_(threadIdx.x % 32),
-        first_row_(static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles<kHeadDim>),
-        first_query_(first_query + first_row_) {
-#pragma unroll
-    for (auto& of_tile : largest_) of_tile[0] = of_tile[1] = -INFINITY;
-  }
+        first_query_(first_query + FirstRow()),
+        tile_(queries, FirstRow(), params.scale_log2) {}
 
   __device__ void Attend(int step, uint32_t keys, uint32_t values) {
     const int first_position = params_.first_token + first_query_;
     const int last_position = first_position + 16 * kRowTiles<kHeadDim> - 1;
     if (walk_.HidesAll(step, first_position, last_position)) return;
-    float scores[kRowTiles<kHeadDim>][kTileKeys / 8][4] = {};
-    MultiplyKeys(keys, scores);
+    Scores scores = {};
+    tile_.MultiplyKeys(keys, scores);
     if (walk_.Hides(step, first_position, last_position)) Mask(step, first_position, scores);
-    UpdateSoftmax(scores);
-    MultiplyValues(values, scores);
+    tile_.Add(values, scores);
   }
 
   __device__ void Store(int query_head) const {
@@ -99,16 +84,17 @@ class WarpTile {
     for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float sum = sum_[tile][half];
+        float sum = tile_.sum(tile, half);
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-        sum += WeightOfSink(params_.sinks, query_head, largest_[tile][half] * params_.scale_log2);
+        sum +=
+            WeightOfSink(params_.sinks, query_head, tile_.largest(tile, half) * params_.scale_log2);
         const int query = first_query_ + 16 * tile + 8 * half + lane_ / 4;
         if (query >= params_.num_queries) continue;
         __nv_bfloat16* row = out + query * params_.out_stride + 2 * (lane_ % 4);
 #pragma unroll
         for (int n = 0; n < kHeadDim / 8; ++n) {
-          const float* acc = acc_[tile][n] + 2 * half;
+          const float* acc = tile_.acc(tile, half, n);
           *reinterpret_cast<uint32_t*>(row + 8 * n) = PackBf16(acc[0] / sum, acc[1] / sum);
         }
       }
@@ -116,30 +102,11 @@ class WarpTile {
   }
 
  private:
-  using Scores = float[kRowTiles<kHeadDim>][kTileKeys / 8][4];
+  using Tile = QueryTile<kHeadDim, kWindowed>;
+  using Scores = typename Tile::Scores;
 
-  __device__ void MultiplyKeys(uint32_t keys, Scores& scores) const {
-#pragma unroll
-    for (int k = 0; k < kHeadDim; k += 16) {
-      uint32_t a[kRowTiles<kHeadDim>][4];
-#pragma unroll
-      for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
-        LoadMatrices(TileAddress<kHeadDim>(queries_, first_row_ + 16 * tile + lane_ % 16,
-                                           k + lane_ / 16 * 8),
-                     a[tile]);
-      }
-#pragma unroll
-      for (int n = 0; n < kTileKeys; n += 16) {
-        uint32_t b[4];
-        LoadMatrices(
-            TileAddress<kHeadDim>(keys, n + lane_ / 16 * 8 + lane_ % 8, k + lane_ / 8 % 2 * 8), b);
-#pragma unroll
-        for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
-          MultiplyAdd(a[tile], b[0], b[1], scores[tile][n / 8]);
-          MultiplyAdd(a[tile], b[2], b[3], scores[tile][n / 8 + 1]);
-        }
-      }
-    }
+  __device__ static int FirstRow() {
+    return static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles<kHeadDim>;
   }
 
   // Scores of keys that a query does not see become -inf.
@@ -160,79 +127,11 @@ class WarpTile {
     }
   }
 
-  // Turns scores into weights, and scales what was summed so far.
-  __device__ void UpdateSoftmax(Scores& scores) {
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float largest = largest_[tile][half];
-#pragma unroll
-        for (int n = 0; n < kTileKeys / 8; ++n) {
-          largest = fmaxf(largest, fmaxf(scores[tile][n][2 * half], scores[tile][n][2 * half + 1]));
-        }
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
-        const float anchor = Anchor<kWindowed>(largest);
-        const float offset = anchor * params_.scale_log2;
-        // The difference first: a block that a query sees nothing of must keep sums as they are.
-        const float keep = Exp2((largest_[tile][half] - anchor) * params_.scale_log2);
-        largest_[tile][half] = largest;
-        float total = 0;
-#pragma unroll
-        for (int n = 0; n < kTileKeys / 8; ++n) {
-#pragma unroll
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            scores[tile][n][i] = Exp2(fmaf(scores[tile][n][i], params_.scale_log2, -offset));
-            total += scores[tile][n][i];
-          }
-        }
-        sum_[tile][half] = sum_[tile][half] * keep + total;
-#pragma unroll
-        for (int n = 0; n < kHeadDim / 8; ++n) {
-          acc_[tile][n][2 * half] *= keep;
-          acc_[tile][n][2 * half + 1] *= keep;
-        }
-      }
-    }
-  }
-
-  // A product's results lie as the operands of the next do, but for the rounding.
-  __device__ void MultiplyValues(uint32_t values, const Scores& weights) {
-#pragma unroll
-    for (int k = 0; k < kTileKeys; k += 16) {
-      uint32_t a[kRowTiles<kHeadDim>][4];
-#pragma unroll
-      for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float* pair = weights[tile][k / 8 + i / 2] + i % 2 * 2;
-          a[tile][i] = PackBf16(pair[0], pair[1]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < kHeadDim; n += 16) {
-        uint32_t b[4];
-        LoadMatricesTransposed(TileAddress<kHeadDim>(values, k + lane_ % 16, n + lane_ / 16 * 8),
-                               b);
-#pragma unroll
-        for (int tile = 0; tile < kRowTiles<kHeadDim>; ++tile) {
-          MultiplyAdd(a[tile], b[0], b[1], acc_[tile][n / 8]);
-          MultiplyAdd(a[tile], b[2], b[3], acc_[tile][n / 8 + 1]);
-        }
-      }
-    }
-  }
-
   const WarpParams& params_;
   const Walk& walk_;
-  const uint32_t queries_;
   const int lane_;
-  const int first_row_;
   const int first_query_;
-  float largest_[kRowTiles<kHeadDim>][2];
-  float sum_[kRowTiles<kHeadDim>][2] = {};  // of this lane's columns
-  float acc_[kRowTiles<kHeadDim>][kHeadDim / 8][4] = {};
+  Tile tile_;
 };
 
 // blockIdx.x: query head; blockIdx.y: tile from the last on, which sees the most keys.

@@ -13,6 +13,7 @@ inline constexpr BackendNeeds kCpuNeeds = {
     .index_of_bf16 = DType::kBf16,
     .prefill_attention_scratch = [](int64_t, int64_t, int64_t) { return size_t{0}; },
     .decode_attention_scratch = &cpu::DecodeAttentionScratchBytes,
+    .shared_page_attention_scratch = [](int32_t, int32_t, int32_t) { return size_t{0}; },
     .estimate_scratch = [](int32_t, int32_t, int32_t, int64_t) { return size_t{0}; },
     .cluster_keys_scratch = &cpu::ClusterKeysScratchBytes,
     .has_weight_form = [](const WeightForm&) { return true; },

@@ -4,6 +4,7 @@
 
 #include "gpu_worker/ops/attention/cuda/chosen_blocks.h"
 #include "gpu_worker/ops/attention/cuda/decode_attention_scratch.h"
+#include "gpu_worker/ops/attention/cuda/shared_page_attention_scratch.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/index/cuda/cluster_keys_scratch.h"
 #include "gpu_worker/ops/index/cuda/estimate_scratch.h"
@@ -18,6 +19,7 @@ inline constexpr BackendNeeds kCudaNeeds = {
     .index_of_bf16 = DType::kInt8,
     .prefill_attention_scratch = &cuda::PrefillAttentionScratchBytes,
     .decode_attention_scratch = &cuda::DecodeAttentionScratchBytes,
+    .shared_page_attention_scratch = &cuda::SharedPageAttentionScratchBytes,
     .estimate_scratch = &cuda::EstimateScratchBytes,
     .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes,
     .has_weight_form = &cuda::HasWeightForm,

@@ -8,6 +8,7 @@
 #include "gpu_worker/ops/index/cpu/load_segment_index.h"
 #include "gpu_worker/ops/index/cpu/page_select.h"
 #include "gpu_worker/ops/index/cpu/read_segment_layer.h"
+#include "gpu_worker/ops/index/cpu/share_retrieved.h"
 #include "gpu_worker/ops/index/cpu/unseen_mass.h"
 #include "gpu_worker/ops/index/cpu/write_segment.h"
 
@@ -40,6 +41,10 @@ absl::Status CpuIndexOps::CentroidScore(Stream& stream, const CentroidScoreArgs&
 
 absl::Status CpuIndexOps::ClusterSelect(Stream& stream, const ClusterSelectArgs& args) {
   return cpu::ClusterSelect(CpuStream::Of(stream), args);
+}
+
+absl::Status CpuIndexOps::ShareRetrieved(Stream& stream, const ShareRetrievedArgs& args) {
+  return cpu::ShareRetrieved(CpuStream::Of(stream), args);
 }
 
 absl::Status CpuIndexOps::PageSelect(Stream& stream, const PageSelectArgs& args) {

@@ -15,6 +15,7 @@ class CpuIndexOps final : public IndexOps {
   absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) override;
   absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) override;
   absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) override;
+  absl::Status ShareRetrieved(Stream& stream, const ShareRetrievedArgs& args) override;
   absl::Status PageSelect(Stream& stream, const PageSelectArgs& args) override;
   absl::Status CandidateRest(Stream& stream, const PageSelectArgs& args) override;
   // This backend needs none.

@@ -8,6 +8,7 @@
 #include "gpu_worker/ops/index/cuda/load_segment_index.h"
 #include "gpu_worker/ops/index/cuda/page_select.h"
 #include "gpu_worker/ops/index/cuda/read_segment_layer.h"
+#include "gpu_worker/ops/index/cuda/share_retrieved.h"
 #include "gpu_worker/ops/index/cuda/unseen_mass.h"
 #include "gpu_worker/ops/index/cuda/write_segment.h"
 
@@ -40,6 +41,10 @@ absl::Status CudaIndexOps::CentroidScore(Stream& stream, const CentroidScoreArgs
 
 absl::Status CudaIndexOps::ClusterSelect(Stream& stream, const ClusterSelectArgs& args) {
   return cuda::ClusterSelect(CudaStream::Of(stream), args);
+}
+
+absl::Status CudaIndexOps::ShareRetrieved(Stream& stream, const ShareRetrievedArgs& args) {
+  return cuda::ShareRetrieved(CudaStream::Of(stream), args);
 }
 
 absl::Status CudaIndexOps::PageSelect(Stream& stream, const PageSelectArgs& args) {

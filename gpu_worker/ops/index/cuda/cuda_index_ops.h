@@ -15,6 +15,7 @@ class CudaIndexOps final : public IndexOps {
   absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) override;
   absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) override;
   absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) override;
+  absl::Status ShareRetrieved(Stream& stream, const ShareRetrievedArgs& args) override;
   absl::Status PageSelect(Stream& stream, const PageSelectArgs& args) override;
   absl::Status CandidateRest(Stream& stream, const PageSelectArgs& args) override;
   size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
