@@ -55,6 +55,8 @@ def systems() -> list[System]:
             of(0.25, 192), more,
             # Rows that share what is read for them.
             Together("int8 index, rows of 64 share 3.5 % each", usual, small),
+            *(Together(f"int8 index, runs of {rows}, 3.5 % each", usual, small, rows=rows,
+                       refills=False) for rows in (64, 16, 8)),
             Together("int8 index, rows of 64 share 1.8 % each", settings(0.018, 64), small),
             Together("int8 index, rows of 64 share 14 %", settings(0.14), small, chosen=True),
             # What is missing: the right clusters, the estimate, or what is left out.

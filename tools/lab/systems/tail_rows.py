@@ -17,11 +17,14 @@ class Together(Wave):
 
     rows: tokens of a tail that a step takes, counted from the tail's first. chosen: the rows choose
     as one, the clusters that weigh most in their mean; otherwise each row chooses for itself.
+    refills: what is shared leaves the estimation zone to the clusters that are next in rank;
+    otherwise, as in the product (decision 0112), to nobody.
     """
 
-    def __init__(self, name, settings, options, rows: int = 64, chosen: bool = False):
+    def __init__(self, name, settings, options, rows: int = 64, chosen: bool = False,
+                 refills: bool = True):
         super().__init__(name, settings, options=options)
-        self._rows, self._chosen = rows, chosen
+        self._rows, self._chosen, self._refills = rows, chosen, refills
 
     def zones(self, index, step):
         logits, ranking = wave.rank(index, step.queries, self.settings)
@@ -32,9 +35,10 @@ class Together(Wave):
             for begin, end in steps:
                 alike[begin:end] = ranking[begin:end].mean(0)
         zone = _best(alike, retrieved)
+        own = zone.clone()
         for begin, end in steps:
             zone[begin:end] = zone[begin:end].any(0)
-        rest = ranking.masked_fill(zone, -1.0)
+        rest = ranking.masked_fill(zone if self._refills else own, -1.0)
         others = _best(rest, min(estimated, rest.shape[-1])) & ~zone & (index.sizes > 0)
         return logits, zone, others
 
