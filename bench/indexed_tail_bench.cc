@@ -6,16 +6,20 @@
 //
 // usage: indexed_tail_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--context 102400]
 //          [--tail 64] [--clients 1 8] [--batch 64] [--rounds 8] [--first-rows 0 8]
+//          [--tail-run 1 64] [--retrieval 0.018]
 //          [--cache-share 0.1] [--reuse code|needle] [--weights-dtype auto|fp8|int4]
 //          [--kv-dtype bf16|int8] [--index-dtype auto|packed|int8|bf16] [--layers N]
 // Prints one JSON object: for each number of clients, who all ask at once, the time until all have
 // the first token of the answer, the steps of a round, and questions a second. --first-rows: the
 // first step of a question feeds at most so many of its tokens; 0: as many as there are rows.
+// --tail-run: rows that share what they retrieve, all of which are in one step; 1: each retrieves
+// for itself. Of such rows --first-rows says nothing.
 // "held": another sequence attends to the text all the time, so that its index is on the device,
 // and pages in the block cache.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,6 +57,8 @@ struct Settings {
   int32_t batch = 64;
   int64_t rounds = 8;
   std::vector<int64_t> first_rows = {0, 8};
+  std::vector<int32_t> tail_runs = {1, 64};
+  double retrieval = AttentionSettings().retrieval_ratio;
   double cache_share = 0.1;
   int64_t dense_below = 8192;
   std::string reuse = "code";
@@ -72,6 +78,7 @@ Settings Parse(int argc, char** argv) {
     settings.cache_share = 0.3;
     settings.dense_below = 1500;
     settings.tail = 20;
+    settings.tail_runs = {1, 4};
   }
   CLI::App app;
   app.add_option("--backend", settings.backend)->check(CLI::IsMember({"cpu", "cuda"}));
@@ -83,6 +90,8 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--batch", settings.batch)->check(CLI::Range(1, 1024));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 1'000'000));
   app.add_option("--first-rows", settings.first_rows)->check(CLI::Range(0, 1024));
+  app.add_option("--tail-run", settings.tail_runs)->check(CLI::IsMember({1, 2, 4, 8, 16, 32, 64}));
+  app.add_option("--retrieval", settings.retrieval)->check(CLI::Range(0.0, 1.0));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--reuse", settings.reuse)->check(CLI::IsMember({"code", "needle"}));
   app.add_option("--weights-dtype", settings.weights_dtype)
@@ -94,6 +103,10 @@ Settings Parse(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
+  }
+  if (settings.batch < *std::ranges::max_element(settings.tail_runs)) {
+    std::cerr << "--batch is less than a --tail-run\n";
+    std::exit(EXIT_FAILURE);
   }
   return settings;
 }
@@ -145,6 +158,7 @@ class IndexedTailBench {
                         {"context_tokens", head_},
                         {"tail_tokens", settings_.tail},
                         {"batch", settings_.batch},
+                        {"retrieval_ratio", settings_.retrieval},
                         {"reuse", settings_.reuse},
                         {"kv_format", std::string(geometry_.format.name)},
                         {"weights_dtype", settings_.weights_dtype},
@@ -154,15 +168,17 @@ class IndexedTailBench {
     for (const bool is_held : {false, true}) {
       if (is_held) holder = ReadHeads(1);
       for (const int64_t clients : settings_.clients) {
-        for (const int64_t first_rows : settings_.first_rows) {
-          first_rows_ = first_rows;
-          for (int64_t i = 0; i < 2; ++i) (void)Ask(clients);  // graphs are recorded
-          std::vector<Round> rounds;
-          for (int64_t i = 0; i < settings_.rounds; ++i) rounds.push_back(Ask(clients));
-          nlohmann::json one = ToJson(clients, rounds);
-          one["held"] = is_held;
-          one["first_rows"] = first_rows;
-          json["rounds"].push_back(std::move(one));
+        for (const int32_t tail_run : settings_.tail_runs) {
+          tail_run_ = tail_run;
+          for (const int64_t first_rows : settings_.first_rows) {
+            if (tail_run > 1 && first_rows > 0) continue;
+            first_rows_ = first_rows;
+            nlohmann::json one = AskOften(clients);
+            one["held"] = is_held;
+            one["first_rows"] = first_rows;
+            one["tail_run"] = tail_run;
+            json["rounds"].push_back(std::move(one));
+          }
         }
       }
     }
@@ -179,6 +195,13 @@ class IndexedTailBench {
     std::vector<double> step_ms;
     uint64_t hits = 0, misses = 0;
   };
+
+  nlohmann::json AskOften(int64_t clients) {
+    for (int64_t i = 0; i < 2; ++i) (void)Ask(clients);  // graphs are recorded
+    std::vector<Round> rounds;
+    for (int64_t i = 0; i < settings_.rounds; ++i) rounds.push_back(Ask(clients));
+    return ToJson(clients, rounds);
+  }
 
   int64_t Window() const { return head_ - SegmentsEnd(); }
   int64_t SegmentsEnd() const {
@@ -213,7 +236,7 @@ class IndexedTailBench {
          .max_tokens = head_,
          .overlap = {},
          .reuse = settings_.reuse == "needle" ? RecordedModel::kNeedle : RecordedModel::kCode,
-         .retrieval_ratio = AttentionSettings().retrieval_ratio})));
+         .retrieval_ratio = settings_.retrieval})));
     drifting_ =
         Must(DriftingQueries::Create(*backend_.device, backend_.ops->model(), *backend_.stream,
                                      *policy_, *context_, geometry_.num_layers, settings_.batch));
@@ -225,6 +248,8 @@ class IndexedTailBench {
     live->sequence.policy = drifting_.get();
     SequenceKv& kv = live->sequence.kv;
     kv.sequence_id = next_id_++;
+    kv.settings.retrieval_ratio = settings_.retrieval;
+    kv.settings.tail_run = tail_run_;
     kv.prompt = std::span<const int32_t>(live->prompt).first(static_cast<size_t>(head_));
     kv.prompt_tokens = head_;
     kv.total_tokens = total_tokens_;
@@ -328,6 +353,14 @@ class IndexedTailBench {
   std::vector<int64_t> RowsOf(const std::vector<std::unique_ptr<DecodingSequence>>& asking) const {
     std::vector<int64_t> rows_of(asking.size(), 0);
     int64_t free = settings_.batch;
+    if (tail_run_ > 1) {
+      for (size_t i = 0; i < asking.size(); ++i) {
+        const int64_t left = asking[i]->sequence.kv.given_left();
+        const int64_t most = left <= free ? left : free / tail_run_ * tail_run_;
+        free -= rows_of[i] = most;
+      }
+      return rows_of;
+    }
     for (size_t i = 0; i < asking.size() && free > 0; ++i) {
       if (asking[i]->sequence.kv.given_left() == 0) continue;
       rows_of[i] = 1;
@@ -427,6 +460,7 @@ class IndexedTailBench {
   PageId next_page_ = 0;
   uint64_t next_id_ = 1;
   int64_t first_rows_ = 0;
+  int32_t tail_run_ = 1;
 };
 
 }  // namespace

@@ -69,7 +69,7 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
     ASSIGN_OR_RETURN(parts.windows, WindowLayers::Create(device, ops.attention(), compute,
                                                          {.geometry = plan.geometry,
                                                           .num_rows = plan.max_sequences,
-                                                          .max_batch = plan.max_batch,
+                                                          .max_batch = plan.max_step_rows,
                                                           .num_query_heads = num_query_heads,
                                                           .heads = plan.heads}));
   }
@@ -99,7 +99,7 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                       .cache = parts.cache.get(),
                                                       .segments = parts.segments.get(),
                                                       .num_query_heads = num_query_heads,
-                                                      .max_batch = plan.max_batch,
+                                                      .max_batch = plan.max_step_rows,
                                                       .max_tokens = plan.max_model_len,
                                                       .observer = environment.observer}));
   if (plan.draft.has_value() && environment.draft_model != nullptr) {
@@ -148,7 +148,7 @@ absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const Me
     ASSIGN_OR_RETURN(std::unique_ptr<DriftingQueries> drifting,
                      DriftingQueries::Create(device, ops.model(), *environment.compute,
                                              parts.policies.Of(entry.kind), *shared,
-                                             plan.geometry.num_layers, plan.max_batch));
+                                             plan.geometry.num_layers, plan.max_step_rows));
     auto prefill = std::make_unique<SyntheticPrefill>(*environment.compute, *environment.background,
                                                       *drifting, *shared, plan.synthetic_tokens);
     parts.policies.Decorate(entry.kind, std::move(drifting));

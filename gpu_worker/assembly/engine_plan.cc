@@ -143,6 +143,7 @@ absl::StatusOr<MemoryPlan> PlanEngine(const ServedEngineOptions& options, const 
                               .weight_bytes = memory.weight_bytes,
                               .max_whole_prompt = options.max_whole_prompt,
                               .max_batch = options.max_batch,
+                              .tail_run = options.tail_run,
                               .prefill_rows = PrefillRows(options.num_ranks),
                               .arena_pages = memory.arena_pages,
                               .available_bytes = memory.available_bytes,

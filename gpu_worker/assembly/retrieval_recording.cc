@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<RetrievalRecorder>> RetrievalRecording::TakeRecor
   return RetrievalRecorder::Create(
       device,
       {.geometry = plan.geometry,
-       .max_batch = plan.max_batch,
+       .max_batch = plan.max_step_rows,
        .max_clusters = std::min(max_clusters, RetrievalRecorder::kMaxClusters)},
       std::move(file_));
 }

@@ -320,7 +320,7 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
   ASSIGN_OR_RETURN(transformer_,
                    Transformer::Create(device, *backend_.ops, source_->config(), std::move(weights),
                                        {.max_prefill_rows = plan_.prefill_rows,
-                                        .max_decode_rows = options_.max_batch,
+                                        .max_decode_rows = plan_.max_step_rows,
                                         .max_positions = plan_.max_model_len,
                                         .parallel = ParallelOf(options_),
                                         .progress = {}}));

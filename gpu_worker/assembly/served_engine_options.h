@@ -39,6 +39,7 @@ struct ServedEngineOptions {
   int64_t max_model_len = 0;           // tokens; 0: what the model and the memory allow
   int64_t max_whole_prompt = 0;        // tokens of a prompt that is read as one; 0: max_model_len
   int32_t max_batch = 8;               // requests that decode together
+  int32_t tail_run = 0;                // AttentionSettings::tail_run; 0: chosen
   uint64_t memory_bytes = 0;           // for weights, KV and all else; 0: chosen
   uint64_t dense_kv_bytes = 0;         // of it for steady zones and policy full; 0: chosen
   uint64_t block_cache_bytes = 0;      // of it for the block cache; 0: chosen

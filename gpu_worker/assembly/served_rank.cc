@@ -175,7 +175,7 @@ absl::Status LoadedRank::Assemble() {
   ASSIGN_OR_RETURN(transformer_, Transformer::Create(device, *backend_.ops, source_->config(),
                                                      std::move(weights_),
                                                      {.max_prefill_rows = plan_.prefill_rows,
-                                                      .max_decode_rows = options_.max_batch,
+                                                      .max_decode_rows = plan_.max_step_rows,
                                                       .max_positions = plan_.max_model_len,
                                                       .parallel = ParallelOf(options_),
                                                       .progress = {}}));
@@ -203,7 +203,7 @@ absl::Status LoadedRank::Assemble() {
       executor_,
       Executor::Create(std::move(parts.executor),
                        {.geometry = plan_.geometry,
-                        .max_batch = plan_.max_batch,
+                        .max_batch = plan_.max_step_rows,
                         .max_rows = plan_.prefill_rows,
                         .lane_tokens = {plan_.long_lane_tokens, plan_.short_lane_tokens}},
                        costs_));

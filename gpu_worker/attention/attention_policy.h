@@ -95,6 +95,9 @@ class AttentionPolicy {
   // goes live between them. Behind the step num_tokens may be set back over rows that turned out to
   // be wrong, all but the first one: they have replaced nothing.
   virtual int64_t RowsTogether(const SequenceKv& /*sequence*/) const { return 1; }
+  // How many given tokens (SequenceKv::given_tokens) share what they retrieve: the first so many,
+  // the next so many and so on, the last ones perhaps fewer. All of a run are rows of one step.
+  virtual int64_t RowsOfRun(const SequenceKv& /*sequence*/) const { return 1; }
   // Whether setting num_tokens back from `total_tokens` to `prompt_tokens` restores the state after
   // prefill: the generated tokens have replaced nothing.
   virtual bool CanRewind(const AttentionSettings& /*settings*/, int64_t /*prompt_tokens*/,

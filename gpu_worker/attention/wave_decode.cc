@@ -1,48 +1,16 @@
 #include "gpu_worker/attention/wave_decode.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <numeric>
 #include <optional>
 
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/attention/wave_decode_sizes.h"
 
 namespace retroinfer {
 namespace {
-
-int64_t MaxClusters(int64_t max_tokens) {
-  return max_tokens / kDecodeSegmentTokens * kClustersPerMetaBlock;
-}
-
-std::array<size_t, 2> InputSizes(const WaveDecode::Limits& limits) {
-  const size_t batch = static_cast<size_t>(limits.max_batch);
-  return {batch * sizeof(MetaIndexView), batch * sizeof(SelectionBudget)};
-}
-
-bool HasCodes(const KvGeometry& geometry) { return geometry.format.token_code_bits != 0; }
-
-// A row of pages of any of so many clusters.
-int64_t PageRow(const KvGeometry& geometry, int64_t max_clusters) {
-  constexpr int64_t kMultiple = 64;
-  const int64_t pages = ExecutionBuffer::MaxPages(geometry, max_clusters);
-  return (pages + kMultiple - 1) / kMultiple * kMultiple;
-}
-
-// Clusters that one estimation may have: candidates are another list.
-int64_t MaxEstimated(const KvGeometry& geometry, int64_t max_clusters) {
-  return HasCodes(geometry) ? 2 * max_clusters : max_clusters;
-}
-
-// Of all layers.
-std::array<size_t, 3> OutputSizes(const KvGeometry& geometry, const WaveDecode::Limits& limits) {
-  const size_t rows = size_t{geometry.num_layers} * static_cast<size_t>(limits.max_batch);
-  const size_t counts = rows * geometry.num_kv_heads * sizeof(int32_t);
-  return {counts, rows * static_cast<size_t>(limits.num_query_heads) * sizeof(float),
-          HasCodes(geometry) ? counts : 0};
-}
 
 // A row length that holds `length` clusters: one of a few, at most `max`.
 int64_t RowLength(int64_t length, int64_t max) {
@@ -53,111 +21,6 @@ int64_t RowLength(int64_t length, int64_t max) {
 }
 
 }  // namespace
-
-WaveDecode::WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cache,
-                       const DensePoolView& dense_pool, const MetaPoolView& meta_pool,
-                       const Limits& limits)
-    : device_(device),
-      ops_(ops),
-      stream_(stream),
-      cache_(cache),
-      dense_pool_(dense_pool),
-      meta_pool_(meta_pool),
-      limits_(limits),
-      num_kv_heads_(meta_pool.geometry.num_kv_heads),
-      has_codes_(HasCodes(meta_pool.geometry)) {}
-
-absl::StatusOr<std::unique_ptr<WaveDecode>> WaveDecode::Create(Device& device, Ops& ops,
-                                                               Stream& stream, BlockCache& cache,
-                                                               const DensePoolView& dense_pool,
-                                                               const MetaPoolView& meta_pool,
-                                                               const Limits& limits) {
-  auto decode =
-      absl::WrapUnique(new WaveDecode(device, ops, stream, cache, dense_pool, meta_pool, limits));
-  RETURN_IF_ERROR(decode->Allocate());
-  return decode;
-}
-
-std::vector<WaveDecode::Allocation> WaveDecode::Allocations(const KvGeometry& geometry,
-                                                            const Limits& limits,
-                                                            const ScratchSizes& scratch) {
-  const size_t batch = static_cast<size_t>(limits.max_batch);
-  const size_t rows = batch * geometry.num_kv_heads;
-  const size_t query_rows = batch * static_cast<size_t>(limits.num_query_heads);
-  const size_t clusters = static_cast<size_t>(MaxClusters(limits.max_tokens));
-  const bool has_codes = HasCodes(geometry);
-  const size_t pages =
-      has_codes ? static_cast<size_t>(PageRow(geometry, MaxClusters(limits.max_tokens))) : 0;
-  return {
-      {&WaveDecode::scores_, query_rows * clusters * sizeof(float)},
-      {&WaveDecode::ranks_, limits.radius_weight == 0 ? 0 : query_rows * clusters * sizeof(float)},
-      {&WaveDecode::retrieved_, rows * clusters * sizeof(int32_t)},
-      {&WaveDecode::estimated_, rows * clusters * sizeof(int32_t)},
-      {&WaveDecode::num_retrieved_, rows * sizeof(int32_t)},
-      {&WaveDecode::num_estimated_, rows * sizeof(int32_t)},
-      {&WaveDecode::select_scratch_, rows * clusters * 8},
-      {&WaveDecode::page_masses_, query_rows * pages * sizeof(float)},
-      {&WaveDecode::page_rests_, query_rows * pages * sizeof(float)},
-      {&WaveDecode::pages_, rows * pages * sizeof(ChosenPage)},
-      {&WaveDecode::first_pages_, has_codes ? rows * clusters * sizeof(int32_t) : 0},
-      {&WaveDecode::num_pages_, has_codes ? rows * sizeof(int32_t) : 0},
-      {&WaveDecode::chosen_, rows * pages * sizeof(ChosenPage)},
-      {&WaveDecode::num_chosen_, has_codes ? rows * sizeof(int32_t) : 0},
-      {&WaveDecode::estimate_max_, query_rows * sizeof(float)},
-      {&WaveDecode::estimate_sum_, query_rows * sizeof(float)},
-      {&WaveDecode::estimate_acc_, query_rows * geometry.head_dim * sizeof(float)},
-      {&WaveDecode::estimate_scratch_, scratch.estimate},
-      {&WaveDecode::unseen_max_, query_rows * sizeof(float)},
-      {&WaveDecode::unseen_sum_, query_rows * sizeof(float)},
-      {&WaveDecode::attend_scratch_, scratch.attend}};
-}
-
-MemoryNeed WaveDecode::MemoryOf(const KvGeometry& geometry, const Limits& limits,
-                                const BackendNeeds& backend) {
-  const auto head_dim = static_cast<int32_t>(geometry.head_dim);
-  const int64_t clusters = MaxClusters(limits.max_tokens);
-  const ScratchSizes scratch = {
-      .estimate = backend.estimate_scratch(limits.max_batch, limits.num_query_heads, head_dim,
-                                           MaxEstimated(geometry, clusters)),
-      .attend =
-          backend.decode_attention_scratch(limits.max_batch, limits.num_query_heads, head_dim)};
-  size_t bytes =
-      StagedArrays::Bytes(InputSizes(limits)) + StagedArrays::Bytes(OutputSizes(geometry, limits));
-  for (const Allocation& allocation : Allocations(geometry, limits, scratch)) {
-    bytes += allocation.bytes;
-  }
-  return MemoryNeed(MemoryPurpose::kActivations, bytes) +
-         ExecutionBuffer::MemoryOf(geometry, limits.max_batch, clusters);
-}
-
-absl::Status WaveDecode::Allocate() {
-  const KvGeometry& geometry = meta_pool_.geometry;
-  const auto head_dim = static_cast<int32_t>(geometry.head_dim);
-  const int64_t clusters = MaxClusters(limits_.max_tokens);
-  ASSIGN_OR_RETURN(inputs_,
-                   StagedArrays::Create(device_, InputSizes(limits_), MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(outputs_, StagedArrays::Create(device_, OutputSizes(geometry, limits_),
-                                                  MemoryPurpose::kActivations));
-  if (device_.can_capture()) {
-    ASSIGN_OR_RETURN(beside_, device_.CreateStream(StreamKind::kCompute));
-    ASSIGN_OR_RETURN(selected_, device_.CreateEvent());
-    ASSIGN_OR_RETURN(estimated_done_, device_.CreateEvent());
-    ASSIGN_OR_RETURN(attended_, device_.CreateEvent());
-    ASSIGN_OR_RETURN(admitted_, device_.CreateEvent());
-  }
-  const ScratchSizes scratch = {
-      .estimate = ops_.index().EstimateScratchBytes(limits_.max_batch, limits_.num_query_heads,
-                                                    head_dim, MaxEstimated(geometry, clusters)),
-      .attend = ops_.attention().DecodeAttentionScratchBytes(limits_.max_batch,
-                                                             limits_.num_query_heads, head_dim)};
-  for (const Allocation& allocation : Allocations(geometry, limits_, scratch)) {
-    ASSIGN_OR_RETURN(this->*allocation.buffer,
-                     device_.Allocate(allocation.bytes, MemoryPurpose::kActivations));
-  }
-  ASSIGN_OR_RETURN(execution_,
-                   ExecutionBuffer::Create(device_, geometry, limits_.max_batch, clusters));
-  return absl::OkStatus();
-}
 
 SelectionBudget WaveDecode::BudgetFor(const Sequence& sequence, int64_t num_clusters) const {
   const auto clusters = static_cast<int32_t>(num_clusters);
@@ -194,6 +57,7 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
     max_estimated_ = std::max<int64_t>(max_estimated_, budgets[i].num_estimated);
     max_chosen_ = std::max<int64_t>(max_chosen_, budgets[i].num_pages);
   }
+  RETURN_IF_ERROR(TakeRuns(task.runs));
   max_clusters_ = RowLength(max_clusters_, most_clusters);
   max_retrieved_ = RowLength(max_retrieved_, most_clusters);
   max_estimated_ = RowLength(max_estimated_, most_clusters);
@@ -204,15 +68,47 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
   return absl::OkStatus();
 }
 
+absl::Status WaveDecode::TakeRuns(std::span<const RowRun> runs) {
+  runs_.assign(runs.begin(), runs.end());
+  task_.runs = runs_;
+  if (runs.empty()) return absl::OkStatus();
+  if (has_codes_ || !task_.fetches_first) {
+    return absl::InternalError(
+        "wave decode: rows share what they retrieve where pages are chosen, or not fetched first");
+  }
+  const std::span<const SelectionBudget> budgets = inputs_.Host<const SelectionBudget>(kBudgets);
+  std::ranges::copy(runs, inputs_.Host<RowRun>(kRuns).begin());
+  for (const RowRun& run : runs) {
+    if (run.first_row < 0 || run.num_rows < 1 || run.num_rows > kMaxRowsOfRun ||
+        run.first_row + run.num_rows > batch_) {
+      return absl::InternalError(absl::StrCat("wave decode: a run of ", run.num_rows,
+                                              " rows from row ", run.first_row, " on of ", batch_));
+    }
+    const SelectionBudget& budget = budgets[static_cast<size_t>(run.first_row)];
+    const int64_t of_all = int64_t{budget.num_retrieved} * run.num_rows;
+    max_retrieved_ = std::max(max_retrieved_, std::min<int64_t>(budget.num_clusters, of_all));
+  }
+  return absl::OkStatus();
+}
+
+bool WaveDecode::IsOfRun(size_t row) const {
+  return std::ranges::any_of(runs_, [number = static_cast<int64_t>(row)](const RowRun& run) {
+    return number >= run.first_row && number < int64_t{run.first_row} + run.num_rows;
+  });
+}
+
 uint64_t WaveDecode::StepShape() const {
   // Numbers of clusters are multiples of 64 below 2^21 (32M tokens); of chosen pages, a power of
-  // two or the most that there can be.
+  // two or the most that there can be. Where rows share what they retrieve, no page is chosen, and
+  // the number of runs has their place.
   const auto blocks = [](int64_t clusters) {
     return static_cast<uint64_t>(clusters) / kClustersPerMetaBlock;
   };
   const bool weighs = task_.weighs_unseen && max_clusters_ > 0;
   const auto width = static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(max_chosen_)));
-  const uint64_t chosen = max_chosen_ == execution_.max_pages() ? 63 : width;
+  const uint64_t chosen = !runs_.empty()                          ? 64 + runs_.size()
+                          : max_chosen_ == execution_.max_pages() ? 63
+                                                                  : width;
   return (uint64_t{weighs} << 63) | (uint64_t{shares_index_} << 62) |
          (uint64_t{task_.fetches_first} << 61) | (chosen << 45) | (blocks(max_clusters_) << 30) |
          (blocks(max_retrieved_) << 15) | blocks(max_estimated_);
@@ -224,6 +120,7 @@ absl::Status WaveDecode::Layer(uint32_t layer, const AttentionForm& form, const 
   if (beside_ != nullptr) return LayerSideBySide(layer, form, queries, out);
   RETURN_IF_ERROR(Score(layer, form, queries));
   RETURN_IF_ERROR(Select());
+  RETURN_IF_ERROR(ShareRuns());
   if (has_codes_) {
     RETURN_IF_ERROR(ChoosePages(layer, form, queries));
     RETURN_IF_ERROR(FindRests(layer, form, queries));
@@ -232,6 +129,7 @@ absl::Status WaveDecode::Layer(uint32_t layer, const AttentionForm& form, const 
   if (task_.weighs_unseen) RETURN_IF_ERROR(WeighUnseen(layer));
   RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(AdmitPages());
+  RETURN_IF_ERROR(AttendShared(form, layer, queries));
   return Attend(layer, form, queries, out);
 }
 
@@ -239,6 +137,7 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const AttentionForm& fo
                                          const MatrixView& queries, const MatrixView& out) {
   RETURN_IF_ERROR(Score(layer, form, queries));
   RETURN_IF_ERROR(Select());
+  RETURN_IF_ERROR(ShareRuns());
   if (has_codes_) RETURN_IF_ERROR(ChoosePages(layer, form, queries));
   RETURN_IF_ERROR(stream_.Record(*selected_));
   RETURN_IF_ERROR(beside_->Wait(*selected_));
@@ -249,7 +148,10 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const AttentionForm& fo
   if (task_.fetches_first) {
     RETURN_IF_ERROR(LookUpPages(layer));
     RETURN_IF_ERROR(AdmitPagesOn(stream_, execution_.pages(static_cast<int32_t>(batch_))));
-    return AttendAfter(estimated_done_.get(), layer, form, queries, out);
+    if (runs_.empty()) return AttendAfter(estimated_done_.get(), layer, form, queries, out);
+    RETURN_IF_ERROR(stream_.Wait(*estimated_done_));
+    RETURN_IF_ERROR(AttendShared(form, layer, queries));
+    return AttendAfter(nullptr, layer, form, queries, out);
   }
   // The last layer's admissions: they had all of the time since its attention.
   if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
@@ -296,6 +198,37 @@ absl::Status WaveDecode::Select() {
        .estimated = Rows<int32_t>(estimated_, num_kv_heads_, max_estimated_),
        .num_estimated = Rows<int32_t>(num_estimated_, num_kv_heads_, 1),
        .scratch = select_scratch_.bytes()});
+}
+
+absl::Status WaveDecode::ShareRuns() {
+  if (runs_.empty()) return absl::OkStatus();
+  return ops_.index().ShareRetrieved(
+      stream_, {.runs = Runs(),
+                .batch = static_cast<int32_t>(batch_),
+                .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
+                .max_clusters = max_clusters_,
+                .max_retrieved = max_retrieved_,
+                .retrieved = Rows<int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
+                .num_retrieved = Rows<int32_t>(num_retrieved_, num_kv_heads_, 1),
+                .max_estimated = max_estimated_,
+                .estimated = Rows<int32_t>(estimated_, num_kv_heads_, max_estimated_),
+                .num_estimated = Rows<int32_t>(num_estimated_, num_kv_heads_, 1),
+                .scratch = share_scratch_.bytes()});
+}
+
+absl::Status WaveDecode::AttendShared(const AttentionForm& form, uint32_t layer,
+                                      const MatrixView& queries) {
+  if (runs_.empty()) return absl::OkStatus();
+  return ops_.attention().SharedPageAttention(
+      stream_, {.queries = queries,
+                .geometry = meta_pool_.geometry,
+                .runs = Runs(),
+                .pages = execution_.pages(static_cast<int32_t>(batch_)),
+                .num_pages = PageCounts(layer),
+                .max_pages = execution_.max_pages(),
+                .scale = form.scale,
+                .sums = EstimateView(),
+                .scratch = attend_shared_scratch_.bytes()});
 }
 
 PageSelectArgs WaveDecode::PageSelection(uint32_t layer, const AttentionForm& form,
@@ -443,6 +376,7 @@ absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer
     args.pages = execution_.pages(static_cast<int32_t>(batch_));
     args.num_pages = PageCounts(layer);
     args.max_pages = execution_.max_pages();
+    args.runs = Runs();
     args.estimate = EstimateView();
     if (task_.weighs_unseen) {
       args.unseen = UnseenView();
@@ -479,7 +413,7 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
 }
 
 std::optional<double> WaveDecode::LastStepUnseen(size_t row) const {
-  if (!task_.weighs_unseen) return std::nullopt;
+  if (!task_.weighs_unseen || IsOfRun(row)) return std::nullopt;
   const SelectionBudget& budget = inputs_.Host<SelectionBudget>(kBudgets)[row];
   if (max_clusters_ == 0 || budget.num_clusters == 0) return 0;
   const size_t num_layers = meta_pool_.geometry.num_layers;

@@ -1,12 +1,14 @@
 // One decode step of tripartite attention for a batch, layer by layer (RetroInfer, section 4):
 //   score   q . C of every live cluster
 //   select  retrieval and estimation zone of each KV head
+//   share   of rows that share what they retrieve, one retrieval zone
 //   choose  where tokens have codes, pages of the retrieved clusters, which are then candidates:
 //           what they hold beside these pages is estimated, too
 //   estimate the estimation zone from centroids and value sums
 //   weigh    the mass outside of the retrieval zone, to tell its share
 //   look up  the pages of the retrieval zone in the block cache
-//   attend   dense zone and pages exactly, merged with the estimate.
+//   attend   dense zone and pages exactly, merged with the estimate. Shared pages come before, for
+//            all rows that share them.
 // Sequences without an index take part with zero clusters.
 //
 // Threads: the engine's.
@@ -69,6 +71,9 @@ class WaveDecode {
     // sequence miss the same pages, one reads them for all: attended in the arena, each row's
     // misses would be read by itself.
     bool fetches_first = false;
+    // Rows that share what they retrieve. REQUIRES: rows of a run have one index; tokens have no
+    // codes; if there are any, `fetches_first`.
+    std::span<const RowRun> runs = {};
   };
   // `zones` [batch.size()] is device memory that must stay until the step is done; the same holds
   // for the block lists of the indexes.
@@ -92,16 +97,18 @@ class WaveDecode {
   bool LastStepLacked(size_t row) const { return cache_.absent().Lacked(row); }
 
   // Bytes of centroids, value sums, codes and retrieved pages that the last step read for
-  // batch[row], all layers. Pages and codes are counted as they were read; REQUIRES: the stream has
-  // passed the step.
+  // batch[row], all layers. Pages and codes are counted as they were read, those of a run with its
+  // first row; REQUIRES: the stream has passed the step.
   double LastStepIndexBytes(size_t row) const;
   // Of the softmax mass of that step, the share that was not attended exactly, as predicted: mean
-  // over layers and query heads. None: the step did not weigh it. REQUIRES: as above.
+  // over layers and query heads. None: the step did not weigh it, or the row is one of a run.
+  // REQUIRES: as above.
   std::optional<double> LastStepUnseen(size_t row) const;
 
   // The stages of Layer(), for measuring them one by one. Order: as above.
   absl::Status Score(uint32_t layer, const AttentionForm& form, const MatrixView& queries);
   absl::Status Select();
+  absl::Status ShareRuns();
   bool chooses_pages() const { return has_codes_; }  // whether there are the next two
   absl::Status ChoosePages(uint32_t layer, const AttentionForm& form, const MatrixView& queries);
   absl::Status FindRests(uint32_t layer, const AttentionForm& form, const MatrixView& queries) {
@@ -111,6 +118,7 @@ class WaveDecode {
   absl::Status WeighUnseen(uint32_t layer) { return WeighUnseenOn(stream_, layer); }
   absl::Status LookUpPages(uint32_t layer);
   absl::Status AdmitPages() { return AdmitPagesOn(stream_); }
+  absl::Status AttendShared(const AttentionForm& form, uint32_t layer, const MatrixView& queries);
   absl::Status Attend(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
                       const MatrixView& out) {
     return AttendAfter(nullptr, layer, form, queries, out);
@@ -125,6 +133,7 @@ class WaveDecode {
   struct ScratchSizes {
     size_t estimate = 0;
     size_t attend = 0;
+    size_t attend_shared = 0;
   };
   struct Allocation {
     DeviceBuffer WaveDecode::*buffer;
@@ -133,6 +142,7 @@ class WaveDecode {
   static std::vector<Allocation> Allocations(const KvGeometry& geometry, const Limits& limits,
                                              const ScratchSizes& scratch);
   absl::Status Allocate();
+  absl::Status TakeRuns(std::span<const RowRun> runs);
   SelectionBudget BudgetFor(const Sequence& sequence, int64_t num_clusters) const;
   PageSelectArgs PageSelection(uint32_t layer, const AttentionForm& form,
                                const MatrixView& queries) const;
@@ -170,6 +180,10 @@ class WaveDecode {
   }
   // [batch, query_heads] of a layer.
   DeviceSpan<float> UnseenShares(uint32_t layer) const;
+  DeviceSpan<const RowRun> Runs() const {
+    return inputs_.On<const RowRun>(kRuns).first(runs_.size());
+  }
+  bool IsOfRun(size_t row) const;
   // The leading part of a buffer that this step's batch uses.
   template <typename T>
   DeviceSpan<T> Rows(const DeviceBuffer& buffer, int64_t heads, int64_t row_length) const {
@@ -187,8 +201,8 @@ class WaveDecode {
   const bool has_codes_;
   RetrievalObserver* observer_ = nullptr;
 
-  enum Input : size_t { kIndexes, kBudgets };
-  StagedArrays inputs_;  // MetaIndexView, SelectionBudget [max_batch]
+  enum Input : size_t { kIndexes, kBudgets, kRuns };
+  StagedArrays inputs_;  // MetaIndexView, SelectionBudget, RowRun [max_batch]
   // int32 [layers, max_batch, kv_heads]; float [layers, max_batch, query_heads]; where tokens have
   // codes int32 [layers, max_batch, kv_heads]
   StagedArrays outputs_;
@@ -214,6 +228,8 @@ class WaveDecode {
   DeviceBuffer unseen_max_;  // float [max_batch, query_heads]
   DeviceBuffer unseen_sum_;
   DeviceBuffer attend_scratch_;
+  DeviceBuffer share_scratch_;
+  DeviceBuffer attend_shared_scratch_;
   ExecutionBuffer execution_;
 
   // Where the device runs streams side by side: the estimation zone and the mass beside look-up and
@@ -234,6 +250,7 @@ class WaveDecode {
   bool shares_index_ = false;  // all rows, and there are several
   DeviceSpan<const DenseZone> zones_;
   StepTask task_;
+  std::vector<RowRun> runs_;  // of the task
 };
 
 }  // namespace retroinfer

@@ -77,6 +77,13 @@ int64_t WavePolicy::RowsTogether(const SequenceKv& sequence) const {
   return segments_.TokensOfOneIndex(sequence);
 }
 
+// A zone that grows with what a step tells is each row's own, and pages that codes choose are.
+int64_t WavePolicy::RowsOfRun(const SequenceKv& sequence) const {
+  const bool shares =
+      sequence.settings.max_unseen_mass == 0 && segments_.settings().candidate_ratio == 0;
+  return shares ? sequence.settings.tail_run : 1;
+}
+
 // A segment that goes live takes tokens of the prompt out of the window; and a zone that has grown
 // with one continuation would be another's.
 bool WavePolicy::CanRewind(const AttentionSettings& settings, int64_t prompt_tokens,
@@ -99,12 +106,18 @@ SelectionRatios WavePolicy::RatiosOf(const SequenceKv& sequence) const {
 // Weighing what is unseen takes 3 to 8 % of a step, and a step of another shape than the last one
 // more (docs/benchmarks.md, "The unseen mass"), so not every step does it:
 // a sequence's first, those of sequences with a limit, and one in so many of all.
+// Rows of runs are not weighed.
 bool WavePolicy::WeighsUnseen(std::span<SequenceKv* const> batch) {
   constexpr uint64_t kStepsAWeighing = 16;
   const bool is_due = num_steps_++ % kStepsAWeighing == 0;
-  return is_due || std::ranges::any_of(batch, [](const SequenceKv* sequence) {
-           return sequence->settings.max_unseen_mass > 0 || !sequence->was_weighed;
-         });
+  const auto is_weighed = [this](const SequenceKv* sequence) {
+    return sequence->given_left() == 0 || RowsOfRun(*sequence) == 1;
+  };
+  if (is_due) return std::ranges::any_of(batch, is_weighed);
+  return std::ranges::any_of(batch, [&](const SequenceKv* sequence) {
+    return is_weighed(sequence) &&
+           (sequence->settings.max_unseen_mass > 0 || !sequence->was_weighed);
+  });
 }
 
 namespace {
@@ -131,6 +144,29 @@ bool ShareAnIndex(const SequenceKv& a, const SequenceKv& b) {
 
 }  // namespace
 
+// A run of one row is none: the row attends as any other.
+void WavePolicy::FindRuns(std::span<SequenceKv* const> batch) {
+  runs_.clear();
+  int64_t number = 0;  // of the row's run, among those of its sequence
+  for (size_t i = 0, ahead = 0; i < batch.size(); ++i) {
+    const SequenceKv& sequence = *batch[i];
+    const bool is_first = i == 0 || batch[i] != batch[i - 1];
+    ahead = is_first ? 0 : ahead + 1;
+    const int64_t size = RowsOfRun(sequence);
+    if (size == 1 || static_cast<int64_t>(ahead) >= sequence.given_left()) continue;
+    const int64_t given =
+        sequence.num_tokens + static_cast<int64_t>(ahead) - sequence.prompt_tokens;
+    const bool goes_on = !is_first && given / size == number;
+    number = given / size;
+    if (goes_on) {
+      ++runs_.back().num_rows;
+    } else {
+      runs_.push_back({.first_row = static_cast<int32_t>(i), .num_rows = 1});
+    }
+  }
+  std::erase_if(runs_, [](const RowRun& run) { return run.num_rows == 1; });
+}
+
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
   batch_.assign(batch.begin(), batch.end());
   decode_batch_.clear();
@@ -148,10 +184,14 @@ absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
   }
   RETURN_IF_ERROR(dense_.BeginStep(batch));
   const bool weighs = WeighsUnseen(batch);
-  RETURN_IF_ERROR(
-      parts_.decode->BeginStep(decode_batch_, dense_.zones(),
-                               {.weighs_unseen = weighs, .fetches_first = FetchesFirst(batch)}));
-  for (SequenceKv* const sequence : batch) sequence->was_weighed |= weighs;
+  FindRuns(batch);
+  RETURN_IF_ERROR(parts_.decode->BeginStep(decode_batch_, dense_.zones(),
+                                           {.weighs_unseen = weighs,
+                                            .fetches_first = !runs_.empty() || FetchesFirst(batch),
+                                            .runs = runs_}));
+  for (SequenceKv* const sequence : batch) {
+    sequence->was_weighed |= weighs && (sequence->given_left() == 0 || RowsOfRun(*sequence) == 1);
+  }
   if (parts_.observer != nullptr) {
     parts_.observer->BeginStep(batch, parts_.decode->max_retrieved());
   }

@@ -57,6 +57,7 @@ class WavePolicy final : public AttentionPolicy {
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override;
   bool GoesLive(const SequenceKv& sequence) const override;
   int64_t RowsTogether(const SequenceKv& sequence) const override;
+  int64_t RowsOfRun(const SequenceKv& sequence) const override;
   bool CanRewind(const AttentionSettings& settings, int64_t prompt_tokens,
                  int64_t total_tokens) const override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
@@ -85,6 +86,8 @@ class WavePolicy final : public AttentionPolicy {
  private:
   SelectionRatios RatiosOf(const SequenceKv& sequence) const;
   bool WeighsUnseen(std::span<SequenceKv* const> batch);
+  // Fills runs_ with the runs of given tokens among the rows of a step.
+  void FindRuns(std::span<SequenceKv* const> batch);
 
   WavePolicy(Parts parts, DenseZoneBatch dense)
       : parts_(std::move(parts)), segments_(*parts_.segments), dense_(std::move(dense)) {}
@@ -93,6 +96,7 @@ class WavePolicy final : public AttentionPolicy {
   SequenceSegments& segments_;
   DenseZoneBatch dense_;
   std::vector<SequenceKv*> batch_;
+  std::vector<RowRun> runs_;
   std::vector<WaveDecode::Sequence> decode_batch_;
   uint64_t num_steps_ = 0;
 };

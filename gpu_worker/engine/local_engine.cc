@@ -127,13 +127,14 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngin
       SchedulerOptions{.num_layers = plan.geometry.num_model_layers(),
                        .max_rows = plan.prefill_rows,
                        .max_batch = plan.max_batch,
+                       .more_tail_rows = plan.max_step_rows - plan.max_batch,
                        .inter_token_target = absl::ToDoubleSeconds(options.inter_token_target),
                        .preempts = parts.executor.suspended != nullptr,
                        .ahead = options.ahead});
   ASSIGN_OR_RETURN(std::unique_ptr<Executor> executor,
                    Executor::Create(std::move(parts.executor),
                                     {.geometry = plan.geometry,
-                                     .max_batch = plan.max_batch,
+                                     .max_batch = plan.max_step_rows,
                                      .max_rows = plan.prefill_rows,
                                      .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens},
                                      .sparse = options.sparse},
@@ -186,6 +187,7 @@ absl::Status LocalEngine::SettlePrefill(GenerationRequest& request) const {
   if (prefill == PrefillKind::kExact) return absl::OkStatus();
   if (prefill == PrefillKind::kIndexed) {
     if (GivenTokens(request) == 0) prefill = PrefillKind::kExact;
+    request.attention.tail_run = options_.plan.tail_run;
     return absl::OkStatus();
   }
   if (executor_->sizes().max_rows < kQueryUnit) {
@@ -387,6 +389,8 @@ void LocalEngine::TakeSubmission(Submission submission) {
   for (int64_t i = 0; i < kv.given_tokens; ++i) {
     kv.lineage.Append(kv.prompt.data()[std::ssize(kv.prompt) + i]);
   }
+  const int64_t rows_of_run = sequence.policy->RowsOfRun(kv);
+  if (rows_of_run > 1) kv.lineage.SetRuns(kv.given_tokens, rows_of_run);
   live->prefix = prefixes_.Acquire(kv.prefix);
   // No run of its rows is read for several prompts.
   if (kv.reads_whole || is_sparse) live->prefix = 0;

@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/memory_plan.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,20 @@ constexpr size_t kSuspendedBytes = size_t{2} << 30;
 
 constexpr std::string_view kDraftModel = "draft model";
 
+// Rows that share what they retrieve, where nobody says: as many as there can be, while what a row
+// takes of memory for its lists, which grows with the context, is little. A CPU takes much longer
+// for a step of many rows, which others wait for.
+int32_t TailRun(const MemoryPlanInput& input) {
+  if (input.tail_run != 0) return input.tail_run;
+  if (input.kv_format.token_code_bits != 0 || input.geometry().has_window_layers()) return 1;
+  constexpr int64_t kTokensOfRows = int64_t{1} << 23;
+  constexpr int64_t kMostOfCpu = 8;
+  const int64_t most = input.backend.uses_transient_slots ? kMostOfCpu : kMaxTailRun;
+  const int64_t rows = kTokensOfRows / std::max<int64_t>(1, input.max_model_len);
+  return static_cast<int32_t>(
+      std::bit_floor(static_cast<uint64_t>(std::clamp<int64_t>(rows, 1, most))));
+}
+
 std::string Gib(size_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
 }
@@ -47,18 +62,18 @@ std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const Me
   const BackendNeeds& backend = input.backend;
   const auto lane = [&](int64_t tokens) {
     return PrefillLane::MemoryOf(model, backend.activation_dtype, plan.geometry, tokens,
-                                 plan.max_batch);
+                                 plan.max_step_rows);
   };
   std::vector<ComponentMemory> components = {
       {"model", Transformer::MemoryOf(model, backend,
                                       {.max_prefill_rows = plan.prefill_rows,
-                                       .max_decode_rows = plan.max_batch,
+                                       .max_decode_rows = plan.max_step_rows,
                                        .max_positions = plan.max_model_len,
                                        .progress = {}})},
       {"long lane", lane(plan.long_lane_tokens)},
       {"short lane", lane(plan.short_lane_tokens)},
-      {"sampler", Sampler::MemoryOf(plan.max_batch, model.vocab_size)},
-      {"decode step", DecodeStep::MemoryOf(plan.max_batch)},
+      {"sampler", Sampler::MemoryOf(plan.max_step_rows, model.vocab_size)},
+      {"decode step", DecodeStep::MemoryOf(plan.max_step_rows)},
       {"sequences", KvMemory::MemoryOf({.geometry = plan.geometry,
                                         .dense_blocks = plan.dense_blocks,
                                         .meta_blocks = plan.meta_blocks,
@@ -76,13 +91,13 @@ std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const Me
         {"window layers",
          WindowLayers::MemoryOf({.geometry = plan.geometry,
                                  .num_rows = plan.max_sequences,
-                                 .max_batch = plan.max_batch,
+                                 .max_batch = plan.max_step_rows,
                                  .num_query_heads = static_cast<int32_t>(model.num_query_heads)},
                                 backend)});
   }
   const PolicyLimits limits = {.geometry = plan.geometry,
                                .num_query_heads = static_cast<int32_t>(model.num_query_heads),
-                               .max_batch = plan.max_batch,
+                               .max_batch = plan.max_step_rows,
                                .max_tokens = plan.max_model_len,
                                .radius_weight = input.index.radius_weight,
                                .backend = backend};
@@ -209,7 +224,9 @@ MemoryPlan FixedSizes(const MemoryPlanInput& input) {
                   .max_model_len = input.max_model_len,
                   .synthetic_tokens = input.synthetic_tokens,
                   .prefill_rows = input.prefill_rows,
-                  .max_batch = input.max_batch};
+                  .max_batch = input.max_batch,
+                  .tail_run = TailRun(input)};
+  plan.max_step_rows = plan.max_batch + (plan.tail_run > 1 ? plan.tail_run : 0);
   plan.long_lane_tokens = plan.OfRequests(input.max_model_len);
   if (input.max_whole_prompt != 0) {
     plan.long_lane_tokens = std::min(plan.long_lane_tokens, input.max_whole_prompt);
@@ -219,7 +236,7 @@ MemoryPlan FixedSizes(const MemoryPlanInput& input) {
       ArenaCapacityTokens(plan.heads.ArenaOf(plan.geometry), input.arena_pages) /
       kDecodeSegmentTokens);
   if (input.backend.uses_transient_slots) {
-    plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
+    plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(plan.max_step_rows);
   }
   // Sequences that have ended keep their row until the background has let go of them, and prompts
   // are read while all rows of the batch are taken.

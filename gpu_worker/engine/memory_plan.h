@@ -50,7 +50,8 @@ struct MemoryPlanInput {
   // takes.
   int64_t synthetic_tokens = 0;
   size_t synthetic_bytes = 0;
-  int32_t max_batch = 0;                   // decode rows
+  int32_t max_batch = 0;                   // requests that decode together
+  int32_t tail_run = 1;                    // AttentionSettings::tail_run; 0: chosen
   int64_t prefill_rows = kMaxPrefillRows;  // of a pass, at most
   uint32_t arena_pages = 0;
   size_t available_bytes = 0;  // device memory for everything below, weights included
@@ -92,10 +93,12 @@ struct MemoryPlan {
   uint32_t arena_pages = 0;
   int64_t max_model_len = 0;
   int64_t synthetic_tokens = 0;
-  int64_t long_lane_tokens = 0;   // of the first prefill lane
-  int64_t short_lane_tokens = 0;  // of the second one
-  int64_t prefill_rows = 0;       // of a pass, at most
-  int32_t max_batch = 0;
+  int64_t long_lane_tokens = 0;             // of the first prefill lane
+  int64_t short_lane_tokens = 0;            // of the second one
+  int64_t prefill_rows = 0;                 // of a pass, at most
+  int32_t max_batch = 0;                    // requests that decode together
+  int32_t tail_run = 1;                     // AttentionSettings::tail_run
+  int32_t max_step_rows = 0;                // of a decode step: of all requests, and a run
   int32_t max_sequences = 0;                // that hold memory at a time
   int32_t max_open_segments = 0;            // under construction at a time
   std::optional<DraftModel::Sizes> draft;   // none: there is no draft model

@@ -44,13 +44,14 @@ Observation::Observation(const Sources& sources) : sources_(sources), executor_(
 // Where misses are attended in the arena, the first step of a prompt's end has few rows: they leave
 // in the block cache most of what the others ask for, and no list of misses overflows
 // (WaveDecode::StepTask::fetches_first).
-int64_t Observation::MostMoreGiven(const SequenceKv& kv) const {
-  constexpr int64_t kFirstRows = 8;
+// The rows of a run ask for the same pages.
+int64_t Observation::MostMoreGiven(const SequenceKv& kv, int64_t rows_of_run) const {
+  const int64_t first_rows = std::max<int64_t>(8, rows_of_run);
   const bool is_first = kv.given_left() == kv.given_tokens;
   if (!is_first || executor_.parts().ops->block_cache().uses_transient_slots()) {
     return kv.given_tokens;
   }
-  return kFirstRows - 1;
+  return first_rows - 1;
 }
 
 const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts_all,
@@ -244,7 +245,15 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   const int64_t most_more =
       std::min(policy.RowsTogether(sequence.kv), std::max<int64_t>(1, description.free_tokens)) - 1;
   if (const int64_t given = sequence.kv.given_left(); given > 0) {
-    description.more_rows = std::min({given - 1, most_more, MostMoreGiven(sequence.kv)});
+    description.rows_of_run = policy.RowsOfRun(sequence.kv);
+    description.more_rows =
+        std::min({given - 1, most_more, MostMoreGiven(sequence.kv, description.rows_of_run)});
+    // Whole runs alone; the first one needs no more memory than its first row does.
+    const int64_t run = std::min(given, description.rows_of_run);
+    if (description.more_rows + 1 < given) {
+      description.more_rows -= (description.more_rows + 1) % description.rows_of_run;
+    }
+    description.more_rows = std::max(description.more_rows, run - 1);
     description.measures_given = true;
   } else if (live.forced.has_value()) {
     description.more_rows = std::min(live.forced->left() - 1, most_more);

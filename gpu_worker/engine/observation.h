@@ -44,7 +44,7 @@ class Observation {
   absl::Status DescribeProgress(LiveRequest& live, const LiveRequests& all,
                                 RequestDescription& description);
   void DescribeModel(LiveRequest& live, int64_t most_more, RequestDescription& description) const;
-  int64_t MostMoreGiven(const SequenceKv& kv) const;
+  int64_t MostMoreGiven(const SequenceKv& kv, int64_t rows_of_run) const;
   absl::Status DescribeDecoding(LiveRequest& live, RequestDescription& description);
 
   const Sources sources_;

@@ -369,6 +369,7 @@ absl::Status CommandChecker::CheckRows(const StepCommand& command) {
     ASSIGN_OR_RETURN(HeldSequence* const held, FindIn(Stage::kDecoding, row.id));
     const SequenceKv& kv = held->sequence.kv;
     if (held != before) {
+      if (before != nullptr) RETURN_IF_ERROR(CheckRuns(*before, num_together));
       RETURN_IF_ERROR(TakeOnce(row.id));
       const uint32_t policy = 1u << static_cast<uint32_t>(kv.settings.policy);
       const bool goes_on =
@@ -394,7 +395,17 @@ absl::Status CommandChecker::CheckRows(const StepCommand& command) {
     }
     before = held;
   }
-  return absl::OkStatus();
+  return before == nullptr ? absl::OkStatus() : CheckRuns(*before, num_together);
+}
+
+// A row's result depends on the others of its run.
+absl::Status CommandChecker::CheckRuns(const HeldSequence& held, int64_t num_rows) {
+  const SequenceKv& kv = held.sequence.kv;
+  const int64_t rows_of_run = held.sequence.policy->RowsOfRun(kv);
+  const int64_t given = kv.num_tokens + num_rows - kv.prompt_tokens;  // fed, behind the step
+  if (kv.given_left() <= num_rows || given % rows_of_run == 0) return absl::OkStatus();
+  return Refuse(kv.sequence_id, absl::StrCat(num_rows, " rows of it end within a run of ",
+                                             rows_of_run, " that share what they retrieve"));
 }
 
 // --- Whether what the command builds on is done

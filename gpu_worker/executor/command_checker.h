@@ -55,6 +55,8 @@ class CommandChecker {
   absl::Status CheckSaves(const StepCommand& command) const;
   absl::Status CheckRows(const StepCommand& command);
   absl::Status CheckRow(const StepCommand::Row& row, const HeldSequence& held) const;
+  // Of the rows of a sequence in a step: whether they end with a run.
+  static absl::Status CheckRuns(const HeldSequence& held, int64_t num_rows);
   static int64_t MostTogether(const HeldSequence& held);
   // Whether the blocks that the sequence holds suffice for a token at `position`.
   static bool Fits(HeldSequence& held, int64_t position);

@@ -36,6 +36,7 @@ void Put(const AttentionSettings& from, wire::Attention& to) {
   to.set_max_unseen_mass(from.max_unseen_mass);
   to.set_streaming_window(from.streaming_window);
   to.set_prefill(static_cast<uint32_t>(from.prefill));
+  to.set_tail_run(from.tail_run);
 }
 
 void Put(const SamplingParams& from, wire::Sampling& to) {
@@ -207,13 +208,14 @@ absl::Status CommandDecoder::Get(const wire::Attention& from, AttentionSettings&
                         (from.ranking() == static_cast<int32_t>(GroupRanking::kSumOfSoftmax) ||
                          from.ranking() == static_cast<int32_t>(GroupRanking::kMaxOfSoftmax));
   // Not a number is no share.
-  const bool is_valid = is_known && IsShare(from.retrieval_ratio()) &&
-                        IsShare(from.estimation_ratio()) && IsShare(from.max_unseen_mass()) &&
-                        from.streaming_window() >= kMinStreamingWindow &&
-                        from.streaming_window() <= kMaxStreamingWindow;
+  const bool is_valid =
+      is_known && IsShare(from.retrieval_ratio()) && IsShare(from.estimation_ratio()) &&
+      IsShare(from.max_unseen_mass()) && from.streaming_window() >= kMinStreamingWindow &&
+      from.streaming_window() <= kMaxStreamingWindow && IsTailRun(from.tail_run());
   if (!is_valid) return Wrong("attention settings that cannot be");
   to = {.policy = static_cast<PolicyKind>(from.policy()),
         .prefill = static_cast<PrefillKind>(from.prefill()),
+        .tail_run = from.tail_run(),
         .retrieval_ratio = from.retrieval_ratio(),
         .estimation_ratio = from.estimation_ratio(),
         .ranking = static_cast<GroupRanking>(from.ranking()),

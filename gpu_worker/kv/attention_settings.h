@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -54,6 +55,12 @@ constexpr std::optional<PrefillKind> PrefillOfName(std::string_view name) {
 // Of kIndexed: how much of the prompt's end steps are fed, at least.
 inline constexpr int32_t kDefaultTailTokens = 256;
 inline constexpr int32_t kMaxTailTokens = 4096;
+// A block of KV: runs are cut where blocks are, so that a run needs one at most, and no segment
+// goes live within it.
+inline constexpr int32_t kMaxTailRun = 64;
+constexpr bool IsTailRun(int32_t rows) {
+  return rows >= 1 && rows <= kMaxTailRun && std::has_single_bit(static_cast<uint32_t>(rows));
+}
 
 // A number of tokens for each policy: the largest context, prompt and output, that it can hold.
 struct PolicyCapacities {
@@ -69,6 +76,9 @@ struct AttentionSettings {
   PolicyKind policy = PolicyKind::kWave;
   PrefillKind prefill = PrefillKind::kExact;
   int32_t tail_tokens = kDefaultTailTokens;  // PrefillKind::kIndexed; at most kMaxTailTokens
+  // PrefillKind::kIndexed: neighbouring tokens of the end that share what they retrieve, a power of
+  // two, at most kMaxTailRun; 1: each retrieves for itself.
+  int32_t tail_run = 1;
   // Shares of a sequence's clusters, in [0, 1]; retrieval + estimation at most 1 after capping.
   // Where tokens have codes, retrieval is a share of the tokens.
   double retrieval_ratio = 0.018;

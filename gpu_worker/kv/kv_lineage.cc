@@ -14,6 +14,11 @@ namespace {
 
 // What rows are called in SourcesOf() that decode steps made. Exact and prefilled ones are zero.
 common::Hash256 DecodedRows() { return common::Sha256("retroinfer decoded rows").Finish(); }
+// The same of rows that share what they retrieve. Where such rows begin their runs do, so that
+// these follow from the number of rows in one.
+common::Hash256 RowsOfRuns(int64_t rows) {
+  return common::Sha256("retroinfer rows of runs").AddU64(static_cast<uint64_t>(rows)).Finish();
+}
 
 }  // namespace
 
@@ -76,6 +81,7 @@ common::Hash256 KvLineage::SourcesOf(int64_t begin, int64_t end) const {
     add(run.token_end(), *run.extent.generated);
   }
   add(prompt_tokens(), {});
+  if (runs_.num_tokens > 0) add(prompt_tokens() + runs_.num_tokens, RowsOfRuns(runs_.rows));
   add(end, DecodedRows());
   return hash.AddU64(static_cast<uint64_t>(pending.first - begin)).Add(pending.second).Finish();
 }

@@ -41,6 +41,11 @@ class KvLineage {
             int64_t alike_end = std::numeric_limits<int64_t>::max())
       : prefix_(&prefix), prompt_(prompt), made_by_(made_by), alike_end_(alike_end) {}
 
+  // The `num_tokens` tokens behind the prompt are rows that share what they retrieve, `rows` at a
+  // time from the prompt's end on: other rows than steps make of the same tokens one by one.
+  // REQUIRES: rows is more than 1. Called before the first name is asked for.
+  void SetRuns(int64_t num_tokens, int64_t rows) { runs_ = {num_tokens, rows}; }
+
   // Whether anything has a name.
   bool names_any() const { return prefix_ != nullptr && !prefix_->texts.empty(); }
   const std::optional<common::Hash256>& made_by() const { return made_by_; }
@@ -92,6 +97,11 @@ class KvLineage {
   std::span<const int32_t> prompt_;
   std::optional<common::Hash256> made_by_;
   int64_t alike_end_ = 0;
+  struct Runs {
+    int64_t num_tokens = 0;
+    int64_t rows = 0;
+  };
+  Runs runs_;
   std::vector<int32_t> generated_;
   std::vector<CachedRun> cached_;
   size_t num_cached_segments_ = 0;

@@ -134,7 +134,7 @@ void PassPlanner::PlanFirstStep(const LaneDescription& lane, StepPlan& plan) {
     if (!member.takes_in_order || member.has_more_parts) continue;
     plan.finish.push_back(member.id);
     if (member.given_tokens > 0) continue;  // the next plan gives it as many rows as there are
-    if (std::ssize(plan.decode) == options_.max_batch) continue;
+    if (std::ssize(plan.decode) >= options_.max_batch) continue;
     plan.decode.push_back(member.id);
     plan.step.steps = 1;
     plan.step.step_rows += 1;

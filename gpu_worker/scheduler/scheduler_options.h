@@ -16,6 +16,9 @@ struct SchedulerOptions {
   uint32_t num_layers = 1;
   int64_t max_rows = 1024;  // of a pass
   int32_t max_batch = 8;    // rows of a decode step, and members of a group
+  // Further rows of a step, which tails alone get (PrefillKind::kIndexed), so that there is room
+  // for a run of one whatever else decodes.
+  int32_t more_tail_rows = 0;
   // Seconds between two tokens of a request while other prompts are read.
   double inter_token_target = 0.05;
   bool preempts = false;  // decoding requests may be suspended for others

@@ -102,6 +102,9 @@ struct RequestDescription {
   bool goes_live = false;     // kDecoding: the next step attends through the next segment's index
   // kDecoding: tokens that may share a step with the next one, given or drafted.
   int64_t more_rows = 0;
+  // The next tokens of a request that decodes come in runs of so many rows, the last one perhaps of
+  // fewer: a step has all rows of a run or none (AttentionPolicy::RowsOfRun).
+  int64_t rows_of_run = 1;
   // Of drafted ones, above 0: the chance that one is right if those before it are.
   double draft_chance = 0;
   // kDecoding: what a draft model can add (executor/draft_model.h).

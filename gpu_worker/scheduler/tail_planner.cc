@@ -24,24 +24,30 @@ bool TailPlanner::IsBefore(const Tail& a, const Tail& b) {
   return a.request->id < b.request->id;
 }
 
-bool TailPlanner::AddRow(double limit, Tail& tail, StepPlan& plan) {
-  if (tail.left <= 0 || std::ssize(plan.decode) >= options_.max_batch) return false;
+int64_t TailPlanner::NextRun(const Tail& tail) {
+  return std::min(tail.left, tail.request->rows_of_run);
+}
+
+bool TailPlanner::AddRun(double limit, Tail& tail, StepPlan& plan) {
+  const int64_t rows = NextRun(tail);
+  const int64_t most = int64_t{options_.max_batch} + options_.more_tail_rows;
+  if (rows <= 0 || std::ssize(plan.decode) + rows > most) return false;
   const RequestDescription& request = *tail.request;
   Work work = plan.step;
-  work += WorkOfStepRow(request);
+  for (int64_t i = 0; i < rows; ++i) work += WorkOfStepRow(request);
   work.steps = 1;
   if (times_.costs().Seconds(work) > limit) return false;
   plan.step = work;
-  plan.decode.push_back(request.id);
+  plan.decode.insert(plan.decode.end(), static_cast<size_t>(rows), request.id);
   if (request.goes_live && !tail.has_row()) plan.go_live.push_back(request.id);
-  --tail.left;
-  shares_.Charge(request.tenant, 1);
+  tail.left -= rows;
+  shares_.Charge(request.tenant, static_cast<double>(rows));
   return true;
 }
 
 void TailPlanner::AddRows(double limit, StepPlan& plan) {
   for (Tail& tail : tails_) {
-    while (AddRow(limit, tail, plan)) {
+    while (AddRun(limit, tail, plan)) {
     }
   }
 }
@@ -56,11 +62,12 @@ void TailPlanner::Plan(const SchedulerInput& input,
   least.steps = 1;
   for (const RequestDescription* const tail : tails) {
     tails_.push_back(Describe(input, *tail));
-    if (!generates) least += WorkOfStepRow(*tail);
+    if (generates) continue;
+    for (int64_t i = NextRun(tails_.back()); i > 0; --i) least += WorkOfStepRow(*tail);
   }
   std::sort(tails_.begin(), tails_.end(), IsBefore);
   least_ = times_.costs().Seconds(least);
-  AddRow(std::numeric_limits<double>::infinity(), tails_.front(), plan);
+  AddRun(std::numeric_limits<double>::infinity(), tails_.front(), plan);
   AddRows(least_ + kShareOfPrompts * SecondsForPrompts(), plan);
 }
 

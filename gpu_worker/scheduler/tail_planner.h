@@ -29,7 +29,8 @@ class TailPlanner {
   // Adds rows of `tails` to plan.decode, for tails' share of the time for prompts: all of the first
   // tail, then of the next one. Tails go by level, then by what their tenants were served, then by
   // what is left of them, less what they have aged: taken in turn, all would wait for the last one.
-  // The first one has a row of every step, whatever the row takes.
+  // The first one has a run of every step, whatever the run takes: a row, unless rows share what
+  // they retrieve (RequestDescription::rows_of_run).
   //
   // REQUIRES: plan.decode has the rows of all answers, and no others; tails can decode.
   void Plan(const SchedulerInput& input, const std::vector<const RequestDescription*>& tails,
@@ -53,9 +54,11 @@ class TailPlanner {
   static bool IsBefore(const Tail& a, const Tail& b);
   // Adds rows of tails in order, while the step takes at most `limit` seconds.
   void AddRows(double limit, StepPlan& plan);
-  // Adds a row of the tail, unless the step takes longer than `limit` seconds then. Returns whether
-  // it did.
-  bool AddRow(double limit, Tail& tail, StepPlan& plan);
+  // Rows that the tail's next run has, at least 1 of a tail that may have any.
+  static int64_t NextRun(const Tail& tail);
+  // Adds the rows of the tail's next run, unless the step takes longer than `limit` seconds then,
+  // or has no room for them. Returns whether it did.
+  bool AddRun(double limit, Tail& tail, StepPlan& plan);
   // Seconds that prompts and tails get beside such a step.
   double SecondsForPrompts() const {
     return TimeEstimates::SecondsForPrompts(times_.SecondsOfRound(), least_);

@@ -263,6 +263,12 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
       ->check(CLI::IsMember(
           std::vector<std::string>(std::begin(kPrefillNames), std::end(kPrefillNames))))
       ->group(kDefaultsGroup);
+  app.add_option("--tail-run", options->tail_run,
+                 "Tokens of a prompt's end, where --prefill is indexed, that share what they "
+                 "retrieve: a power of two, at most 64; 1: each for itself; 0: 64, 8 on a CPU, or "
+                 "fewer where --max-model-len is more than 131072")
+      ->check(CLI::IsMember({0, 1, 2, 4, 8, 16, 32, 64}))
+      ->group(kDefaultsGroup);
   app.add_option("--estimation-ratio", attention.estimation_ratio,
                  "Share of the clusters that wave estimates")
       ->check(CLI::Range(0.0, 1.0))

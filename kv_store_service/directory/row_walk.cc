@@ -12,6 +12,10 @@ bool IsBetter(const RowCandidate& a, const RowCandidate& b) {
   if (a.num_tokens != b.num_tokens) return a.num_tokens > b.num_tokens;
   // A conversation goes on as it was held, whoever has computed its text since.
   if (a.provenance.has_value() != b.provenance.has_value()) return a.provenance.has_value();
+  // Before names, which differ from tenant to tenant: the same conversation goes on alike for all.
+  if (a.provenance.has_value() && a.provenance->sources != b.provenance->sources) {
+    return a.provenance->sources < b.provenance->sources;
+  }
   if (a.name != b.name) return a.name < b.name;
   return a.place < b.place;
 }

@@ -39,6 +39,7 @@ class ExecutorHarness {
                           .num_transient_slots = 4096,
                           .max_model_len = 4096,
                           .max_batch = kMaxBatch,
+                          .max_step_rows = kMaxBatch,
                           .max_sequences = 10,
                           .max_open_segments = 4,
                           .suspended_blocks = 16};

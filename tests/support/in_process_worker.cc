@@ -141,6 +141,12 @@ Checkpoint OpenWeights(const std::string& folder, const ModelConfig& config) {
   return checkpoint;
 }
 
+// The model's own tokenizer, or one of the tree's.
+std::filesystem::path TokenizerFolderOf(const std::filesystem::path& model_folder) {
+  if (std::filesystem::exists(model_folder / "tokenizer.json")) return model_folder;
+  return std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/tokenizer/llama";
+}
+
 }  // namespace
 
 InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
@@ -157,10 +163,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
   if (!options.layer_windows.empty()) config.layer_windows = options.layer_windows;
   generation_ = OrDie(LoadGenerationConfig(options.model_folder.string(), config));
-  const bool has_tokenizer = std::filesystem::exists(options.model_folder / "tokenizer.json");
-  const std::filesystem::path source_folder = RETROINFER_SOURCE_DIR;
-  tokenizer_ = OrDie(Tokenizer::Load(
-      has_tokenizer ? options.model_folder : source_folder / "tests/golden/tokenizer/llama"));
+  tokenizer_ = OrDie(Tokenizer::Load(TokenizerFolderOf(options.model_folder)));
   Checkpoint checkpoint = OpenWeights(options.model_folder.string(), config);
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
@@ -175,6 +178,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                         .max_model_len = options.max_model_len,
                         .max_whole_prompt = options.max_whole_prompt,
                         .max_batch = options.max_batch,
+                        .tail_run = options.tail_run,
                         .prefill_rows = kPrefillRows,
                         .arena_pages = arena_pages,
                         .available_bytes = size_t{8} << 30,
@@ -185,7 +189,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                         .draft = draft}));
   model_ = OrDie(Transformer::Load(device, *backend_->ops, config, checkpoint,
                                    {.max_prefill_rows = kPrefillRows,
-                                    .max_decode_rows = options.max_batch,
+                                    .max_decode_rows = plan.max_step_rows,
                                     .max_positions = options.max_model_len,
                                     .weights = options.weights,
                                     .progress = {}}));
@@ -252,7 +256,7 @@ void InProcessWorker::StartCommanded(const MemoryPlan& plan, EngineParts parts, 
   executor_ =
       OrDie(Executor::Create(std::move(parts.executor),
                              {.geometry = plan.geometry,
-                              .max_batch = plan.max_batch,
+                              .max_batch = plan.max_step_rows,
                               .max_rows = plan.prefill_rows,
                               .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens}},
                              costs_));

@@ -31,6 +31,7 @@ struct InProcessWorkerOptions {
   int64_t max_model_len = 16384;
   int64_t max_whole_prompt = 0;  // 0: max_model_len
   int32_t max_batch = 8;
+  int32_t tail_run = 1;  // MemoryPlanInput
   size_t max_live_requests = 2048;
   size_t arena_bytes = size_t{256} << 20;
   size_t block_cache_bytes = size_t{16} << 20;

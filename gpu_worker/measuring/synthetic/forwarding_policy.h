@@ -53,6 +53,9 @@ class ForwardingPolicy : public AttentionPolicy {
   int64_t RowsTogether(const SequenceKv& sequence) const override {
     return policy_.RowsTogether(sequence);
   }
+  int64_t RowsOfRun(const SequenceKv& sequence) const override {
+    return policy_.RowsOfRun(sequence);
+  }
   bool CanRewind(const AttentionSettings& settings, int64_t prompt_tokens,
                  int64_t total_tokens) const override {
     return policy_.CanRewind(settings, prompt_tokens, total_tokens);

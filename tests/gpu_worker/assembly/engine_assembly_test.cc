@@ -71,6 +71,7 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
                           .num_transient_slots = 4096,
                           .max_model_len = 16384,
                           .max_batch = 4,
+                          .max_step_rows = 4,
                           .max_sequences = 10,
                           .max_open_segments = 100};
     const EngineEnvironment environment = surroundings.environment();

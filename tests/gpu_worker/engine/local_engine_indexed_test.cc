@@ -36,14 +36,19 @@ int64_t HeadOf(int64_t prompt_tokens, int64_t tail_tokens) {
   return kSinkTokens + (prompt_tokens - tail_tokens - kSinkTokens) / 64 * 64;
 }
 
-class IndexedPrefillTest : public testing::Test {
+// By how many rows share what they retrieve (AttentionSettings::tail_run).
+class IndexedPrefillTest : public testing::TestWithParam<int32_t> {
  protected:
+  // Of a step: those of a run have room beside all others.
+  static int64_t MostRows() { return kMaxBatch + (GetParam() > 1 ? GetParam() : 0); }
+
   explicit IndexedPrefillTest(InProcessWorkerOptions options = SmallModel())
       : worker_(Observed(std::move(options))) {}
 
   static InProcessWorkerOptions SmallModel() {
     InProcessWorkerOptions options = SmallWorker();
     options.max_batch = kMaxBatch;
+    options.tail_run = GetParam();
     options.wave_index.dense_below = kDenseBelow;
     options.preemption = true;
     return options;
@@ -86,13 +91,14 @@ class IndexedPrefillTest : public testing::Test {
     }
   }
 
-  // Takes the rows of prompts' ends but one of each out of the plan, and then all.
+  // Takes the rows of prompts' ends but a run of each out of the plan, and then all.
   void HoldTails(const SchedulerInput& input, StepPlan& plan) {
     for (const RequestDescription& request : input.requests) {
       if (request.given_tokens == 0 || request.phase != RequestPhase::kDecoding) continue;
       std::erase(plan.decode, request.id);
       if (std::exchange(num_fed_, num_fed_ + 1) < 3) {
-        plan.decode.push_back(request.id);
+        const int64_t rows = std::min(request.rows_of_run, request.given_tokens);
+        plan.decode.insert(plan.decode.end(), static_cast<size_t>(rows), request.id);
       } else if (!is_held_.HasBeenNotified()) {
         is_held_.Notify();
       }
@@ -157,7 +163,8 @@ class IndexedPrefillTest : public testing::Test {
 };
 
 // With 1,500 tokens, segments go live before the first token is drawn.
-TEST_F(IndexedPrefillTest, AnswersAsGivenTokensBehindTheHeadAreMeasured) {
+TEST_P(IndexedPrefillTest, AnswersAsGivenTokensBehindTheHeadAreMeasured) {
+  if (GetParam() > 1) GTEST_SKIP() << "what is measured retrieves for itself";
   for (const int32_t tail : {1, 20, 64, 300, 1500}) {
     SCOPED_TRACE(tail);
     const Tokens prompt = Prompt(4300 + tail, tail);
@@ -176,7 +183,38 @@ TEST_F(IndexedPrefillTest, AnswersAsGivenTokensBehindTheHeadAreMeasured) {
   EXPECT_TRUE(worker_.WaitUntilIdle());
 }
 
-TEST_F(IndexedPrefillTest, IsNotExact) {
+// Where rows retrieve all there is, what they share is all there is, whoever shares it.
+TEST_P(IndexedPrefillTest, RowsThatRetrieveAllAreExact) {
+  for (const int32_t tail : {9, 100, 1500}) {
+    SCOPED_TRACE(tail);
+    GenerationRequest request = Request(Prompt(4300 + tail, tail), tail, 4, "all");
+    request.attention.retrieval_ratio = 1;
+    request.attention.estimation_ratio = 0;
+    const auto indexed = Run(request);
+    request.attention.prefill = PrefillKind::kExact;
+    request.cache_salt = "exact";
+    const auto exact = Run(request);
+    EXPECT_EQ(indexed->tokens(), exact->tokens());
+    ASSERT_EQ(indexed->logprobs().size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_NEAR(indexed->logprobs()[i], exact->logprobs()[i], 2e-2) << i;
+    }
+  }
+}
+
+// Rows that share attend to more, and steps that others' rows take part in change nothing.
+TEST_P(IndexedPrefillTest, RowsThatShareAnswerOtherwise) {
+  const Tokens prompt = Prompt(4400, 100);
+  const auto here = Run(Request(prompt, 100, 4, "here"));
+  InProcessWorkerOptions options = SmallModel();
+  options.tail_run = GetParam() == 1 ? 4 : 1;
+  InProcessWorker other(options);
+  const auto there = other.Submit(Request(prompt, 100, 4, "here"));
+  ASSERT_TRUE(there->Wait().status.ok());
+  EXPECT_NE(there->logprobs(), here->logprobs());
+}
+
+TEST_P(IndexedPrefillTest, IsNotExact) {
   const Tokens prompt = Prompt(4400, 100);
   const auto indexed = Run(Request(prompt, 100, 4, "indexed"));
   const auto exact = Run(Request(prompt, 100, 4, "exact", PrefillKind::kExact));
@@ -184,7 +222,7 @@ TEST_F(IndexedPrefillTest, IsNotExact) {
 }
 
 // Of a head that is cached, only the window is read, and the sink computed.
-TEST_F(IndexedPrefillTest, WhatIsFoundChangesNothing) {
+TEST_P(IndexedPrefillTest, WhatIsFoundChangesNothing) {
   const Tokens prompt = Prompt(4400, 100), other = Prompt(4400, 100, 200);
   const int64_t head = HeadOf(4400, 100);
   const auto cold = Run(Request(prompt, 100, 4, "cold"));
@@ -206,7 +244,7 @@ TEST_F(IndexedPrefillTest, WhatIsFoundChangesNothing) {
 }
 
 // What the scheduler expects of a step, and what its costs are learned from, are one kind of work.
-TEST_F(IndexedPrefillTest, RowsOfTailsAreMeasuredAsTheyArePlanned) {
+TEST_P(IndexedPrefillTest, RowsOfTailsAreMeasuredAsTheyArePlanned) {
   const int64_t head = HeadOf(4400, 100);
   const auto given = static_cast<double>(4400 - head);
   Run(Request(Prompt(4400, 100), 100, 4, "one"));
@@ -225,14 +263,15 @@ TEST_F(IndexedPrefillTest, RowsOfTailsAreMeasuredAsTheyArePlanned) {
   EXPECT_GE(measured_.tail_context, 2 * given * static_cast<double>(head));
   const auto cached = static_cast<double>((head - kSinkTokens) / 1024 * 1024);
   EXPECT_GE(measured_.cold_context, cached) << "one row of the first step at least";
-  EXPECT_LE(measured_.cold_context, kMaxBatch * cached) << "and no row of another step";
+  EXPECT_LE(measured_.cold_context, static_cast<double>(MostRows()) * cached)
+      << "and no row of another step";
   EXPECT_EQ(planned_.tail_rows, measured_.tail_rows);
   EXPECT_EQ(planned_.tail_context, measured_.tail_context);
   EXPECT_EQ(planned_.cold_context, measured_.cold_context);
 }
 
 // Questions on one text, all of which wait for a lane: the text's window is read once for all.
-TEST_F(IndexedPrefillTest, HeadsThatAreAlikeAreReadOnce) {
+TEST_P(IndexedPrefillTest, HeadsThatAreAlikeAreReadOnce) {
   constexpr uint64_t kQuestions = 3;
   const int64_t head = HeadOf(4400, 100);
   std::vector<std::shared_ptr<CollectingSink>> cold, warm;
@@ -259,7 +298,7 @@ TEST_F(IndexedPrefillTest, HeadsThatAreAlikeAreReadOnce) {
   EXPECT_EQ(after.prefix_bytes_shared - before.prefix_bytes_shared, (kQuestions - 1) * read);
 }
 
-TEST_F(IndexedPrefillTest, ExactPromptsFindNothingOfTheTail) {
+TEST_P(IndexedPrefillTest, ExactPromptsFindNothingOfTheTail) {
   const Tokens prompt = Prompt(4400, 300);
   const auto exact = Run(Request(prompt, 300, 4, "exact", PrefillKind::kExact));
   Run(Request(prompt, 300, 200, "both"));
@@ -270,7 +309,7 @@ TEST_F(IndexedPrefillTest, ExactPromptsFindNothingOfTheTail) {
   ExpectSame(*behind, *exact);
 }
 
-TEST_F(IndexedPrefillTest, AConversationGoesOnWithWhatWasGenerated) {
+TEST_P(IndexedPrefillTest, AConversationGoesOnWithWhatWasGenerated) {
   std::vector<std::vector<float>> held;
   for (const std::string salt : {"held", "held again"}) {
     Tokens text = Prompt(4400, 100);
@@ -292,7 +331,7 @@ TEST_F(IndexedPrefillTest, AConversationGoesOnWithWhatWasGenerated) {
 }
 
 // Penalties count what is in the prompt once, and the seed counts positions of the text.
-TEST_F(IndexedPrefillTest, DrawsAlikeHoweverManyRowsAStepHas) {
+TEST_P(IndexedPrefillTest, DrawsAlikeHoweverManyRowsAStepHas) {
   GenerationRequest request = Request(Prompt(4350, 90), 90, 30, "sampled");
   request.sampling.temperature = 1;
   request.sampling.seed = 7;
@@ -300,7 +339,7 @@ TEST_F(IndexedPrefillTest, DrawsAlikeHoweverManyRowsAStepHas) {
   request.sampling.repetition_penalty = 1.3f;
   request.sampling.min_tokens = 5;
   const auto together = Run(request);
-  EXPECT_EQ(most_rows_, kMaxBatch);
+  EXPECT_EQ(most_rows_, MostRows());
   // As many as a step that draws could not have.
   for (const int32_t max_batch : {1, 4 * kMaxSamplingAhead}) {
     InProcessWorkerOptions options = SmallModel();
@@ -312,7 +351,7 @@ TEST_F(IndexedPrefillTest, DrawsAlikeHoweverManyRowsAStepHas) {
   }
 }
 
-TEST_F(IndexedPrefillTest, SuspensionChangesNothing) {
+TEST_P(IndexedPrefillTest, SuspensionChangesNothing) {
   const GenerationRequest request = Request(Prompt(5500, 1200), 1200, 5, "kept");
   const auto kept = Run(request);
   one_in_ = 9;
@@ -325,7 +364,7 @@ TEST_F(IndexedPrefillTest, SuspensionChangesNothing) {
 }
 
 // Nobody who reads an answer is left out of a step for the rows of prompts' ends.
-TEST_F(IndexedPrefillTest, OthersGoOnAndNoneChangesAnother) {
+TEST_P(IndexedPrefillTest, OthersGoOnAndNoneChangesAnother) {
   const GenerationRequest stream = Request(Prompt(4200, 10), 10, 150, "", PrefillKind::kExact);
   const auto stream_alone = Run(stream);
   std::vector<GenerationRequest> questions;
@@ -350,7 +389,7 @@ TEST_F(IndexedPrefillTest, OthersGoOnAndNoneChangesAnother) {
   EXPECT_EQ(num_left_out_, 0);
 }
 
-TEST_F(IndexedPrefillTest, ProgressReachesTheWholePrompt) {
+TEST_P(IndexedPrefillTest, ProgressReachesTheWholePrompt) {
   GenerationRequest request = Request(Prompt(4400, 100), 100, 1, "told");
   request.return_progress = true;
   const auto sink = Run(std::move(request));
@@ -361,7 +400,7 @@ TEST_F(IndexedPrefillTest, ProgressReachesTheWholePrompt) {
 }
 
 // A head without an index, a policy without one, and what is measured: exact prompts, as such.
-TEST_F(IndexedPrefillTest, OthersAreExact) {
+TEST_P(IndexedPrefillTest, OthersAreExact) {
   const auto expect_exact = [&](GenerationRequest request, const std::string& what) {
     SCOPED_TRACE(what);
     request.cache_salt = what;
@@ -381,7 +420,7 @@ TEST_F(IndexedPrefillTest, OthersAreExact) {
   expect_exact(measured, "measured");
 }
 
-TEST_F(IndexedPrefillTest, ATailOutOfBoundsIsRefused) {
+TEST_P(IndexedPrefillTest, ATailOutOfBoundsIsRefused) {
   for (const int32_t tail : {0, -1, kMaxTailTokens + 1}) {
     const absl::Status refused = worker_.engine().Submit(Request(Text(3000, 3), tail, 3, ""),
                                                          std::make_shared<CollectingSink>());
@@ -392,7 +431,7 @@ TEST_F(IndexedPrefillTest, ATailOutOfBoundsIsRefused) {
   ExpectSame(*all, *Run(Request(Text(3000, 3), 1, 3, "exact", PrefillKind::kExact)));
 }
 
-TEST_F(IndexedPrefillTest, AnAbortedTailLeavesNothing) {
+TEST_P(IndexedPrefillTest, AnAbortedTailLeavesNothing) {
   GenerationRequest request = Request(Prompt(6300, 2000), 2000, 5, "aborted");
   holds_tails_ = true;
   request.request_id = "aborted";
@@ -403,6 +442,9 @@ TEST_F(IndexedPrefillTest, AnAbortedTailLeavesNothing) {
   EXPECT_TRUE(sink->tokens().empty());
   EXPECT_TRUE(worker_.WaitUntilIdle());
 }
+
+INSTANTIATE_TEST_SUITE_P(Runs, IndexedPrefillTest, testing::Values(1, 8),
+                         [](const auto& info) { return absl::StrCat("RunsOf", info.param); });
 
 }  // namespace
 }  // namespace retroinfer

@@ -47,6 +47,29 @@ TEST(MemoryPlanTest, PartsAddUpAndTheLargestContextFitsWithEitherPolicy) {
   EXPECT_THAT(plan->ToString(), HasSubstr("KV capacity: 131072 tokens"));
 }
 
+TEST(MemoryPlanTest, RowsOfRunsHaveRoomBesideThoseOfRequests) {
+  MemoryPlanInput input = DemoModel();
+  const auto rows_of = [&](int64_t max_model_len, int32_t tail_run) {
+    input.max_model_len = max_model_len;
+    input.tail_run = tail_run;
+    const auto plan = PlanMemory(input);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->max_batch, 8);
+    return std::pair(plan->tail_run, plan->max_step_rows);
+  };
+  EXPECT_EQ(rows_of(131072, 1), std::pair(1, 8));
+  EXPECT_EQ(rows_of(131072, 16), std::pair(16, 24));
+  EXPECT_EQ(rows_of(131072, 0), std::pair(8, 16)) << "of a CPU";
+  input.backend = kCudaNeeds;
+  input.kv_format = kInt8Kv;
+  EXPECT_EQ(rows_of(131072, 0), std::pair(64, 72));
+  EXPECT_EQ(rows_of(131073, 0), std::pair(32, 40));
+  input.arena_pages = 1 << 22;
+  EXPECT_EQ(rows_of(1 << 20, 0), std::pair(8, 16));
+  input.kv_format = kInt8CodedKv;
+  EXPECT_EQ(rows_of(131072, 0), std::pair(1, 8)) << "pages that codes choose are each row's own";
+}
+
 TEST(MemoryPlanTest, LittleDeviceMemoryLimitsFullAttentionNotWave) {
   MemoryPlanInput input = DemoModel();
   input.dense_kv_bytes = 128 << 20;

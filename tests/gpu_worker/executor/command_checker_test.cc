@@ -140,6 +140,32 @@ TEST_F(CommandCheckerTest, GivenTokensAreFedAsTheyWereGiven) {
       "a draft behind the last one");
 }
 
+TEST_F(CommandCheckerTest, RowsThatShareWhatTheyRetrieveAreInOneStep) {
+  StepCommand open;
+  StepCommand::Open& opening = open.open.emplace_back(harness_.Opening(9, 90, 10));
+  opening.given_tokens = 5;
+  opening.attention.policy = PolicyKind::kWave;
+  opening.attention.tail_run = 2;
+  const std::vector<int32_t> prompt = opening.prompt;
+  harness_.CarryOut(open);
+  ASSERT_TRUE(harness_.CarryOut({.admit = {{9, harness_.BlocksFor(100)}}}).refused.ok());
+  harness_.Compute(9);
+  ASSERT_EQ(harness_.CarryOutWhenReady({.finish = {9}}).finished.size(), 1u);
+  const auto rows = [&](int64_t from, int64_t to) {
+    StepCommand command;
+    for (int64_t at = from; at < to; ++at) {
+      command.rows.push_back({.id = 9, .token = prompt[static_cast<size_t>(at)], .position = at});
+    }
+    return command;
+  };
+  ExpectAccepted(rows(85, 87));
+  ExpectAccepted(rows(85, 89));
+  ExpectRefused(rows(85, 86), "half of a run");
+  ExpectRefused(rows(85, 88), "a run and a half");
+  ASSERT_TRUE(harness_.CarryOut(rows(85, 89)).refused.ok());
+  ExpectAccepted(rows(89, 90));
+}
+
 TEST_F(CommandCheckerTest, PassesAreOfLanesThatThereAre) {
   ExpectRefused({.begin = {{.lane = 2, .members = {2}}}}, "no such lane");
   ExpectRefused({.begin = {{.lane = 0, .members = {}}}}, "nobody");

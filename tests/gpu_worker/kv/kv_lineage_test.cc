@@ -137,6 +137,27 @@ TEST(KvLineageTest, NamesSayWhereThePromptEnded) {
   EXPECT_NE(a[15].identity.name, b[15].identity.name);
 }
 
+// The same tokens behind the same prompt, of which the first 100 are given.
+TEST(KvLineageTest, RowsThatShareWhatTheyRetrieveAreOtherRows) {
+  const auto of = [](int64_t given, int64_t rows) {
+    Sequence sequence(Count(4 + 15 * 64), kSettings, 400);
+    if (rows > 1) sequence.lineage.SetRuns(given, rows);
+    return sequence.Blocks(0, 1284);
+  };
+  const auto alone = of(100, 1), eights = of(100, 8), sixteens = of(100, 16), longer = of(130, 8);
+  for (const auto& named : {alone, eights, sixteens, longer}) {
+    ASSERT_EQ(named.size(), 20u);
+    EXPECT_EQ(named[14].identity.name, alone[14].identity.name) << "the prompt's last block";
+    EXPECT_TRUE(named[15].identity.provenance.has_value());
+    EXPECT_EQ(named[15].identity.provenance->text, alone[15].identity.provenance->text);
+  }
+  EXPECT_NE(eights[15].identity.name, alone[15].identity.name);
+  EXPECT_NE(eights[15].identity.name, sixteens[15].identity.name);
+  EXPECT_EQ(eights[15].identity.name, longer[15].identity.name) << "all of it is given";
+  EXPECT_NE(eights[16].identity.name, longer[16].identity.name) << "36 and 64 tokens of it are";
+  EXPECT_EQ(eights[18].identity.provenance->sources, alone[18].identity.provenance->sources);
+}
+
 TEST(KvLineageTest, ABlockIsCalledTheSameHoweverMuchIsAskedForAtATime) {
   const Sequence sequence(Count(1000), kSettings, 300);
   const auto all = sequence.Blocks(0, 1284);

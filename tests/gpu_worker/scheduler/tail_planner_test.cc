@@ -80,6 +80,31 @@ TEST_F(TailPlannerTest, ATailsSegmentGoesLiveOnce) {
   EXPECT_THAT(Plan().go_live, ElementsAre(1));
 }
 
+class TailsOfRunsTest : public TailPlannerTest {
+ protected:
+  TailsOfRunsTest()
+      : TailPlannerTest({.num_layers = 4, .max_rows = 1024, .max_batch = 4, .more_tail_rows = 8}) {}
+};
+
+TEST_F(TailsOfRunsTest, AStepHasAllRowsOfARunOrNone) {
+  AddTail(1, 20).rows_of_run = 8;
+  EXPECT_EQ(RowsOf(1, Plan()), 8) << "two runs are more than 12 rows";
+  AddTail(2, 3).rows_of_run = 8;
+  const StepPlan plan = Plan();
+  EXPECT_THAT(plan.decode, ElementsAre(2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1));
+  EXPECT_EQ(plan.step.tail_rows, 11);
+}
+
+TEST_F(TailsOfRunsTest, ThereIsRoomForARunBesideAllAnswers) {
+  for (uint64_t id = 1; id <= 4; ++id) AddAnswer(id);
+  EXPECT_EQ(std::ssize(Plan().decode), 4);
+  input_.requests.pop_back();
+  AddTail(5, 100).rows_of_run = 8;
+  const StepPlan plan = Plan();
+  EXPECT_EQ(RowsOf(5, plan), 8);
+  EXPECT_EQ(std::ssize(plan.decode), 11);
+}
+
 class TailsOfALargeBatchTest : public TailPlannerTest {
  protected:
   TailsOfALargeBatchTest() : TailPlannerTest({.num_layers = 4, .max_rows = 1024, .max_batch = 64}) {
@@ -121,6 +146,14 @@ TEST_F(TailsOfALargeBatchTest, StepsOfWarmAndOfColdRowsTakeTheTargetBesideAnAnsw
   EXPECT_NEAR(RowsOf(2, Plan()), 44, 3);
   input_.requests[1].cold_tokens = 1000;
   EXPECT_NEAR(RowsOf(2, Plan()), 8, 1);
+}
+
+TEST_F(TailsOfALargeBatchTest, RunsAreAddedWhileTheyTakeTheTarget) {
+  AddAnswer(1);
+  AddTail(2, 64).rows_of_run = 16;
+  EXPECT_EQ(RowsOf(2, Plan()), 32) << "a third run would be too much";
+  input_.requests[1].cold_tokens = 1000;
+  EXPECT_EQ(RowsOf(2, Plan()), 16) << "the first one, whatever it takes";
 }
 
 // Sixteen cold rows would take 80 ms.

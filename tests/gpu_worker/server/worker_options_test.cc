@@ -52,9 +52,10 @@ TEST_F(WorkerOptionsTest, FlagsArrive) {
 }
 
 TEST_F(WorkerOptionsTest, RefusesWhatItDoesNotUnderstand) {
-  for (const char* bad : {"--rope-scaling=linear:4", "--nonsense", "--policy=quest",
-                          "--quality=best", "--prefill=fast", "--max-batch=0",
-                          "--retrieval-ratio=2", "--memory=lots", "--drain-timeout=soon"}) {
+  for (const char* bad :
+       {"--rope-scaling=linear:4", "--nonsense", "--policy=quest", "--quality=best",
+        "--prefill=fast", "--tail-run=3", "--tail-run=128", "--max-batch=0", "--retrieval-ratio=2",
+        "--memory=lots", "--drain-timeout=soon"}) {
     EXPECT_EQ(Parse({"--model=/m", bad}).status().code(), absl::StatusCode::kInvalidArgument)
         << bad;
   }

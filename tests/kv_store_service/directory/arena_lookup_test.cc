@@ -150,7 +150,9 @@ TEST_F(ArenaLookupTest, OnlyTheNewestOfManyChildrenAreLookedAt) {
   ASSERT_EQ(found.extents.size(), 1u);
   const auto newest = std::span(ways).last(SegmentDirectory::kChildrenMax);
   EXPECT_EQ(found.extents[0].key->identity.name,
-            std::ranges::min(newest, {}, &SegmentIdentity::name).name);
+            std::ranges::min(newest, {}, [](const SegmentIdentity& way) {
+              return way.provenance->sources;
+            }).name);
 }
 
 TEST_F(ArenaLookupTest, AMainRequestSharesGeneratedSegmentsBehindExactOnes) {

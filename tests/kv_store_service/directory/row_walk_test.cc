@@ -161,13 +161,14 @@ TEST_F(RowWalkTest, GeneratedKvOfOtherTokensIsNotTaken) {
   EXPECT_THAT(Walk(text_.Rows(0, 45)), ElementsAre(40));
 }
 
-TEST_F(RowWalkTest, OfEquallyLongOnesGeneratedOnesAreTakenAndThenTheSmallestName) {
+TEST_F(RowWalkTest, OfEquallyLongOnesGeneratedOnesAreTakenAndThenTheSmallestSources) {
   std::vector<SegmentIdentity> ways;
   for (const char* sources : {"a", "b", "c", "d"}) {
     ways.push_back(text_.Generated(text_.TextAt(0), 0, 64, "wave", sources));
     source_.Add(ways.back(), 0);
   }
-  const auto smallest = std::ranges::min(ways, {}, &SegmentIdentity::name);
+  const auto smallest = std::ranges::min(
+      ways, {}, [](const SegmentIdentity& way) { return way.provenance->sources; });
   const RowsWanted rows = text_.Rows(0, 200);
   const std::optional<common::Hash256> wave = MadeBy("wave");
   EXPECT_EQ(RowWalk(rows, wave, source_).Next()->name, smallest.name);
@@ -219,8 +220,10 @@ std::vector<common::SegmentName> NaiveWalk(const PromptText& text, size_t end,
   while (true) {
     const Known* best = nullptr;
     const auto key = [](const Known& k) {
-      return std::tuple(-static_cast<int>(k.identity.token_ids.size()),
-                        !k.identity.provenance.has_value(), k.identity.name);
+      return std::tuple(
+          -static_cast<int>(k.identity.token_ids.size()), !k.identity.provenance.has_value(),
+          k.identity.provenance.has_value() ? k.identity.provenance->sources : common::Hash256(),
+          k.identity.name);
     };
     for (const Known& k : records) {
       const size_t size = k.identity.token_ids.size();
