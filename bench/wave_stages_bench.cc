@@ -15,10 +15,11 @@
 // is left in the L2 cache; reported is the time of one layer. "whole layer" is what a decode step
 // enqueues, side streams included; its queries are not those of the pages, but as many are read. A
 // read of as many bytes as a layer's weights stands for what follows attention in a step, beside
-// which pages are admitted; its own time is subtracted. The cache is then put back by three small
-// copies, whose time is subtracted from that of a look-up with admission of many pages. Prints a
-// table, and a limit measured in the same run: a plain read of device memory. Exits with 1 if a
-// page was read from a wrong place.
+// which pages are admitted; its own time is subtracted. A whole layer weighs the unseen mass, as
+// one step in 16 does; without weights between them layers follow one another at once, as in no
+// step. The cache is then put back by three small copies, whose time is subtracted from that of a
+// look-up with admission of many pages. Prints a table, and a limit measured in the same run: a
+// plain read of device memory. Exits with 1 if a page was read from a wrong place.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -568,15 +569,16 @@ void PrintLine(const char* stage, int32_t batch, double us, double bytes, double
 }
 
 // As WaveDecode::Layer does it. The last layer's admissions are awaited by the next look-up.
+// `weighs`: as one step in 16 does.
 void EnqueueLayer(Stages& stages, GraphClock& clock, const std::function<void()>& what_follows,
-                  int32_t batch, uint32_t set) {
+                  int32_t batch, uint32_t set, bool weighs) {
   stages.Score(clock.stream(), batch, set);
   stages.Select(clock.stream(), batch);
   stages.ChoosePages(clock.stream(), batch, set);
   clock.Fork();
   stages.FindRests(clock.side(), batch, set);
   stages.Estimate(clock.side(), batch, set);
-  stages.WeighUnseen(clock.side(), batch, set);
+  if (weighs) stages.WeighUnseen(clock.side(), batch, set);
   Ok(clock.side().Record(clock.estimated()));
   if (set > 0) Ok(clock.stream().Wait(clock.admitted()));
   stages.LookUp(clock.stream(), batch, set);
@@ -646,10 +648,19 @@ void MeasureStages(Stages& stages, GraphClock& clock, const std::function<void()
         stages.PutBack(clock.side(), set);
         clock.Join();
       });
-      const double us = TimeLayer(
-          clock, [&](uint32_t set) { EnqueueLayer(stages, clock, read_weights, batch, set); });
-      PrintLine(("whole layer, " + std::to_string(percent) + " % hits").c_str(), batch,
-                us - weights_us, 0, limit);
+      const auto layer = [&](const char* what, bool weighs,
+                             const std::function<void()>& what_follows, double subtracted) {
+        const double us = TimeLayer(clock, [&](uint32_t set) {
+          EnqueueLayer(stages, clock, what_follows, batch, set, weighs);
+        });
+        const std::string name = std::string(what) + ", " + std::to_string(percent) + " % hits";
+        PrintLine(name.c_str(), batch, us - subtracted, 0, limit);
+      };
+      layer("whole layer", true, read_weights, weights_us);
+      layer("layer, mass not weighed", false, read_weights, weights_us);
+      if (percent == 100)
+        layer(
+            "and no weights between", false, [] {}, 0);
     }
   }
 }
