@@ -12,10 +12,6 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-template <int kHeadDim>
-constexpr int kTileQueries = 16 * kRowTiles<kHeadDim>* kWarps;
 constexpr int kStages = 2;
 
 struct WarpParams {
@@ -46,7 +42,7 @@ template <int kHeadDim, int kRows>
 __device__ void CopyRows(uint32_t tile, const __nv_bfloat16* rows, int64_t stride, int num_rows) {
   constexpr int kVectors = kHeadDim / 8;
 #pragma unroll
-  for (int i = threadIdx.x; i < kRows * kVectors; i += kThreads) {
+  for (int i = threadIdx.x; i < kRows * kVectors; i += kQueryThreads) {
     const int row = i / kVectors;
     const int column = i % kVectors * 8;
     const bool exists = row < num_rows;
@@ -137,7 +133,7 @@ class WarpTile {
 // blockIdx.x: query head; blockIdx.y: tile from the last on, which sees the most keys.
 // kChosen: blocks of keys are.
 template <int kHeadDim, bool kWindowed, bool kChosen>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kQueryThreads, 2)
     WarpPrefillKernel(const __grid_constant__ WarpParams params) {
   extern __shared__ __align__(128) std::byte dynamic_shared[];
   constexpr uint32_t kTileBytes = kTileKeys * kHeadDim * sizeof(__nv_bfloat16);
@@ -221,7 +217,7 @@ cudaError_t Launch(const PrefillLaunch& launch, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(launch.num_kv_heads * launch.group),
                   static_cast<unsigned>((int64_t{launch.num_queries} + kTileQueries<kHeadDim> - 1) /
                                         kTileQueries<kHeadDim>));
-  kernel<<<grid, kThreads, kBytes, stream>>>(params);
+  kernel<<<grid, kQueryThreads, kBytes, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -16,6 +16,11 @@ inline constexpr int kTileKeys = 64;
 // Tiles of 16 queries that a warp has: what registers have room for.
 template <int kHeadDim>
 constexpr int kRowTiles = kHeadDim > 128 ? 1 : 2;
+// A block of warps, each with queries of its own.
+inline constexpr int kQueryWarps = 4;
+inline constexpr int kQueryThreads = 32 * kQueryWarps;
+template <int kHeadDim>
+constexpr int kTileQueries = 16 * kRowTiles<kHeadDim>* kQueryWarps;
 
 // Offset of 8 elements of a tile of rows of head_dim bf16 numbers. Neighbouring rows have them in
 // different banks.

@@ -19,10 +19,6 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-template <int kHeadDim>
-constexpr int kTileQueries = 16 * kRowTiles<kHeadDim>* kWarps;
 constexpr int kMinStepsOfPart = 8;  // tiles of tokens
 constexpr int kRefSlots = 3;        // of the tile that is multiplied, the one that comes, the next
 
@@ -35,7 +31,7 @@ struct Pages {
   static constexpr int kTokens = static_cast<int>(kPageBytes) / (2 * kVectorBytes);
   static constexpr int kOfTile = kTileKeys / kTokens;
   static constexpr int kTileBytes = 2 * kTileKeys * kVectorBytes;  // as they are stored
-  static_assert(kTokens <= kTileKeys && kOfTile <= kThreads);
+  static_assert(kTokens <= kTileKeys && kOfTile <= kQueryThreads);
 };
 
 template <typename Element, int kHeadDim>
@@ -94,7 +90,7 @@ class Worker {
     constexpr int kVectors = kHeadDim / 8;
     const auto* queries = reinterpret_cast<const __nv_bfloat16*>(launch_.queries);
     const uint32_t tile = SharedAddress(shared_.queries);
-    for (int i = threadIdx.x; i < kTileQueries<kHeadDim> * kVectors; i += kThreads) {
+    for (int i = threadIdx.x; i < kTileQueries<kHeadDim> * kVectors; i += kQueryThreads) {
       const int place = i / kVectors, column = i % kVectors * 8;
       const int query = unit_.first_query + place, row = query / launch_.group;
       const bool exists = row < unit_.run.num_rows;
@@ -120,7 +116,7 @@ class Worker {
     const uint32_t stage = SharedAddress(shared_.stages[step % 2]);
     constexpr int kOfKeys = kTileKeys * P::kPiecesOfVector;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < 2 * kOfKeys; i += kThreads) {
+    for (int i = threadIdx.x; i < 2 * kOfKeys; i += kQueryThreads) {
       const bool is_value = i >= kOfKeys;
       const int token = i % kOfKeys / P::kPiecesOfVector, piece = i % P::kPiecesOfVector;
       const PageRef ref = refs[token / P::kTokens];
@@ -142,7 +138,7 @@ class Worker {
     auto* const tile = reinterpret_cast<std::byte*>(shared_.widened);
     constexpr int kPieces = P::kPiecesOfVector;
 #pragma unroll 4
-    for (int i = threadIdx.x; i < 2 * kTileKeys * kPieces; i += kThreads) {
+    for (int i = threadIdx.x; i < 2 * kTileKeys * kPieces; i += kQueryThreads) {
       const int row = i / kPieces, piece = i % kPieces;
       const uint4 bytes = *reinterpret_cast<const uint4*>(stage + i * 16);
       const uint2 low = make_uint2(bytes.x, bytes.y), high = make_uint2(bytes.z, bytes.w);
@@ -219,7 +215,7 @@ __device__ void Store(const SharedPageLaunch& launch, const Unit& unit, int part
 
 // blockIdx.x: KV head; .y: part; .z: tile of queries of a run.
 template <typename Element, int kHeadDim>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kQueryThreads, 2)
     SharedPageKernel(const __grid_constant__ SharedPageLaunch launch) {
   using P = Pages<Element, kHeadDim>;
   extern __shared__ __align__(128) std::byte memory[];
@@ -316,7 +312,7 @@ cudaError_t Launch(const SharedPageLaunch& launch, cudaStream_t stream) {
   const int tiles = (kMaxRowsOfRun * launch.group + kQueries - 1) / kQueries;
   const dim3 grid(static_cast<unsigned>(launch.kv_heads), kMaxSharedParts,
                   static_cast<unsigned>(launch.num_runs * tiles));
-  kernel<<<grid, kThreads, kBytes, stream>>>(launch);
+  kernel<<<grid, kQueryThreads, kBytes, stream>>>(launch);
   const dim3 merges(static_cast<unsigned>(launch.query_heads()),
                     static_cast<unsigned>(launch.num_runs * kMaxRowsOfRun));
   MergeSharedKernel<kHeadDim>
