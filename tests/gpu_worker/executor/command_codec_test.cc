@@ -38,6 +38,7 @@ StepCommand Full() {
           .sampling = {}};
   open.attention = {.policy = PolicyKind::kStreaming,
                     .prefill = PrefillKind::kSparse,
+                    .tail_run = 16,
                     .retrieval_ratio = 0.25,
                     .estimation_ratio = 0.5,
                     .ranking = GroupRanking::kSumOfSoftmax,
@@ -105,6 +106,7 @@ TEST(CommandCodecTest, ACommandComesBackAsItWas) {
   const StepCommand::Open& open = command->open.at(0);
   EXPECT_EQ(open.prompt, (std::vector<int32_t>{1, 2, 999}));
   EXPECT_EQ(open.attention.policy, PolicyKind::kStreaming);
+  EXPECT_EQ(open.attention.tail_run, 16);
   EXPECT_EQ(open.sampling.seed, ~uint64_t{0});
   EXPECT_EQ(open.sampling.logit_bias.at(5), -100.0f);
   EXPECT_EQ(open.first_targets, (std::vector<int32_t>{11, 12}));
@@ -166,6 +168,10 @@ TEST(CommandCodecTest, ValuesThatCannotBeAreRefused) {
   expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_policy(3); });
   expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_ranking(9); });
   expect_refused([](Command& c) { c.mutable_open(0)->mutable_attention()->set_prefill(3); });
+  for (const int32_t rows : {-64, 0, 3, 128}) {
+    expect_refused(
+        [rows](Command& c) { c.mutable_open(0)->mutable_attention()->set_tail_run(rows); });
+  }
   expect_refused([](Command& c) { c.mutable_open(0)->set_given_tokens(3); });
   expect_refused([](Command& c) { c.mutable_open(0)->set_given_tokens(-1); });
   expect_refused(
