@@ -36,7 +36,7 @@ constexpr std::string_view kNames[] = {
     "reserve", "restarts", "restore-threads", "result-file", "retries", "retrieval", "retrieval-ratio", "reuse", "rope-scaling", "seed", "segments",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
     "socket-dir", "some-name", "speculation", "stop", "strict-parameters", "stride", "streaming-window", "suspended-kv-bytes",
-    "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "tail-tokens", "temperature",
+    "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "tail-run", "tail-tokens", "temperature",
     "target-change", "target-perplexity", "tenant", "tenants-file", "tensor-parallel", "text",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",
     "tls-server-name", "tokens", "tool-call-parser", "top-k", "top-p", "ttl", "users", "wait", "wave-index", "weights-dtype", "window", "windows",

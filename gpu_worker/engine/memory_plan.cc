@@ -236,7 +236,7 @@ MemoryPlan FixedSizes(const MemoryPlanInput& input) {
       ArenaCapacityTokens(plan.heads.ArenaOf(plan.geometry), input.arena_pages) /
       kDecodeSegmentTokens);
   if (input.backend.uses_transient_slots) {
-    plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(plan.max_step_rows);
+    plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
   }
   // Sequences that have ended keep their row until the background has let go of them, and prompts
   // are read while all rows of the batch are taken.
