@@ -122,7 +122,11 @@ constexpr PassedOption kPassedOptions[] = {
     {"--policy", Service::kWorker, "--policy", "Default attention policy: wave, full or streaming",
      "wave"},
     {"--prefill", Service::kWorker, "--prefill",
-     "How prompts are computed: exact, or sparse beyond 4096 tokens", "exact"},
+     "How prompts are computed: exact, sparse beyond 4096 tokens, or indexed: their ends by decode "
+     "steps",
+     "exact"},
+    {"--tail-run", Service::kWorker, "--tail-run",
+     "Tokens of such an end that share what they retrieve; 0: 64, or 8 on a CPU", "0"},
     {"--retrieval-ratio", Service::kWorker, "--retrieval-ratio",
      "Share of the clusters that wave attends exactly", "as --quality says"},
     {kRetrieval, Service::kWorker, kRetrieval,
